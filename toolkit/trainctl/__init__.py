@@ -1,0 +1,3 @@
+"""trainctl keeps one large training run alive on a cluster."""
+
+__version__ = "0.1.0"

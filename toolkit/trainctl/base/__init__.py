@@ -1,0 +1,1 @@
+"""What every layer above may use: configuration, paths, files, cells, processes, clocks."""

@@ -1,0 +1,1 @@
+"""Frozen values that every layer shares; this package touches no clock, file or process."""

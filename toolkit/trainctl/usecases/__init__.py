@@ -1,0 +1,1 @@
+"""What a user or a supervisor does: policy and adapters are introduced to each other here."""
