@@ -82,7 +82,7 @@ class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 # --- the run and who owns it ------------------------------------------------------------------
 
 
-class RunCreated(Event):
+class RunCreated(Event, frozen=True, kw_only=True):
     """The run exists. `config_sha256` is of run.toml as it was then."""
 
     run: str
@@ -95,13 +95,13 @@ class RunCreated(Event):
     version: str = ""
 
 
-class RunResumed(Event):
+class RunResumed(Event, frozen=True, kw_only=True):
     """A person restarted an ended run: counts of failures and stops begin anew."""
 
     by: str = ""
 
 
-class SupervisorStarted(Event):
+class SupervisorStarted(Event, frozen=True, kw_only=True):
     """
     The first event of a term. The holder had folded all up to `read_term`/`read_seq`: what stands
     in earlier terms beyond that point is void (kept, not folded, its intents looked up).
@@ -114,14 +114,14 @@ class SupervisorStarted(Event):
     read_seq: int = 0
 
 
-class SupervisorLost(Event):
+class SupervisorLost(Event, frozen=True, kw_only=True):
     """The holder of `lost_term` was found stale and was ousted."""
 
     lost_term: int
     why: str = ""
 
 
-class LeaseReleased(Event):
+class LeaseReleased(Event, frozen=True, kw_only=True):
     """The holder gave the run up in order: the next one need not wait."""
 
     reason: str = ""
@@ -130,7 +130,7 @@ class LeaseReleased(Event):
 # --- nodes ------------------------------------------------------------------------------------
 
 
-class GangRequested(Event):
+class GangRequested(Event, frozen=True, kw_only=True):
     """Intent: nodes are about to be asked for under the unique name `name`."""
 
     name: str
@@ -138,21 +138,21 @@ class GangRequested(Event):
     exclude: tuple[str, ...] = ()
 
 
-class GangGranted(Event):
+class GangGranted(Event, frozen=True, kw_only=True):
     """The nodes of the gang `name`."""
 
     name: str
     nodes: tuple[NodeGrant, ...]
 
 
-class GangLost(Event):
+class GangLost(Event, frozen=True, kw_only=True):
     """The gang `name` is no more, or could not be had."""
 
     name: str
     reason: str = ""
 
 
-class PreflightFinished(Event):
+class PreflightFinished(Event, frozen=True, kw_only=True):
     """The nodes were checked before attempt `attempt`; only what is not `ok` is listed in `verdicts`."""
 
     attempt: int
@@ -161,7 +161,7 @@ class PreflightFinished(Event):
     verdicts: tuple[NodeVerdict, ...] = ()
 
 
-class QuarantineIntended(Event):
+class QuarantineIntended(Event, frozen=True, kw_only=True):
     """Intent: the node is about to be put into quarantine."""
 
     node: str
@@ -170,21 +170,21 @@ class QuarantineIntended(Event):
     evidence: tuple[str, ...] = ()
 
 
-class NodeQuarantined(Event):
+class NodeQuarantined(Event, frozen=True, kw_only=True):
     """The node is kept out until a burn-in passes."""
 
     node: str
     reason: str
 
 
-class ReleaseIntended(Event):
+class ReleaseIntended(Event, frozen=True, kw_only=True):
     """Intent: these nodes are about to be given back."""
 
     nodes: tuple[str, ...]
     reason: str = ""
 
 
-class NodeReleased(Event):
+class NodeReleased(Event, frozen=True, kw_only=True):
     """The node is no longer held. Its allocated time was `start_ms` to `end_ms`, by the cluster's record."""
 
     node: str
@@ -193,7 +193,7 @@ class NodeReleased(Event):
     reason: str = ""
 
 
-class NodeTraded(Event):
+class NodeTraded(Event, frozen=True, kw_only=True):
     """
     After an unexplained failure `node` trades places with `with_node`: a spare, else another seat of
     the attempt. Costs no spare; a node traded out is the last spare to be used.
@@ -204,7 +204,7 @@ class NodeTraded(Event):
     reason: str = ""
 
 
-class SpareUsed(Event):
+class SpareUsed(Event, frozen=True, kw_only=True):
     """The spare `node` takes the seat of `instead_of`."""
 
     node: str
@@ -212,20 +212,20 @@ class SpareUsed(Event):
     seat: int
 
 
-class ReplacementIntended(Event):
+class ReplacementIntended(Event, frozen=True, kw_only=True):
     """Intent: one node is about to be asked for under the unique name `name`."""
 
     name: str
     exclude: tuple[str, ...] = ()
 
 
-class ReplacementRequested(Event):
+class ReplacementRequested(Event, frozen=True, kw_only=True):
     """The cluster took the request `name`; the node comes later or never."""
 
     name: str
 
 
-class ReplacementGranted(Event):
+class ReplacementGranted(Event, frozen=True, kw_only=True):
     """The request `name` brought a node: it joins the spares."""
 
     name: str
@@ -235,7 +235,7 @@ class ReplacementGranted(Event):
 # --- an attempt -------------------------------------------------------------------------------
 
 
-class LaunchIntended(Event):
+class LaunchIntended(Event, frozen=True, kw_only=True):
     """
     Intent: attempt `attempt` is about to be launched as step `step_name`, `seats` being the nodes in
     the order of their node rank, from the committed checkpoint of `resume_step` (None: from scratch).
@@ -248,26 +248,26 @@ class LaunchIntended(Event):
     resume: str = ""
 
 
-class AttemptLaunched(Event):
+class AttemptLaunched(Event, frozen=True, kw_only=True):
     """The cluster took the step; its agents start."""
 
     attempt: int
 
 
-class AttemptAdopted(Event):
+class AttemptAdopted(Event, frozen=True, kw_only=True):
     """A new holder found the attempt alive and goes on with it."""
 
     attempt: int
 
 
-class AttemptVoided(Event):
+class AttemptVoided(Event, frozen=True, kw_only=True):
     """The attempt number is void for ever: nothing was started under it, and nothing may be."""
 
     attempt: int
     reason: str = ""
 
 
-class Loaded(Event):
+class Loaded(Event, frozen=True, kw_only=True):
     """The ranks stand at `step` after loading."""
 
     attempt: int
@@ -275,14 +275,14 @@ class Loaded(Event):
     path: str = ""
 
 
-class FirstStep(Event):
+class FirstStep(Event, frozen=True, kw_only=True):
     """The first step of the attempt that all ranks have ended."""
 
     attempt: int
     step: int
 
 
-class Progressed(Event):
+class Progressed(Event, frozen=True, kw_only=True):
     """The lowest step of all ranks; at most every 30 s."""
 
     attempt: int
@@ -290,7 +290,7 @@ class Progressed(Event):
     loss: float | None = None
 
 
-class Stall(Event):
+class Stall(Event, frozen=True, kw_only=True):
     """A rank stands still beyond its limit."""
 
     attempt: int
@@ -300,7 +300,7 @@ class Stall(Event):
     stands_ms: int = 0
 
 
-class CheckpointCommitted(Event):
+class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """A checkpoint can be resumed from."""
 
     attempt: int
@@ -309,7 +309,7 @@ class CheckpointCommitted(Event):
     took_ms: int = 0
 
 
-class CheckpointFailed(Event):
+class CheckpointFailed(Event, frozen=True, kw_only=True):
     """A save failed; the last committed checkpoint stays."""
 
     attempt: int
@@ -318,7 +318,7 @@ class CheckpointFailed(Event):
     rank: int = 0
 
 
-class TrainingDone(Event):
+class TrainingDone(Event, frozen=True, kw_only=True):
     """The trainer wrote its done marker."""
 
     attempt: int
@@ -326,7 +326,7 @@ class TrainingDone(Event):
     result: dict[str, str | int | float] = {}
 
 
-class StopRequested(Event):
+class StopRequested(Event, frozen=True, kw_only=True):
     """
     A planned end of `attempt` (0: none runs) was asked for. `reason` is a stop outcome; `request`
     the file under requests/ that asked, so that none is obeyed twice. `now`: no save, end at once.
@@ -339,7 +339,7 @@ class StopRequested(Event):
     now: bool = False
 
 
-class HangSuspected(Event):
+class HangSuspected(Event, frozen=True, kw_only=True):
     """The ranks stand still: evidence is gathered."""
 
     attempt: int
@@ -349,14 +349,14 @@ class HangSuspected(Event):
     stands_ms: int = 0
 
 
-class HangCleared(Event):
+class HangCleared(Event, frozen=True, kw_only=True):
     """They moved again; the limit is raised."""
 
     attempt: int
     limit_ms: int = 0
 
 
-class StragglerSuspected(Event):
+class StragglerSuspected(Event, frozen=True, kw_only=True):
     """One rank is slower than its peers."""
 
     attempt: int
@@ -365,7 +365,7 @@ class StragglerSuspected(Event):
     ratio: float = 0.0
 
 
-class Detected(Event):
+class Detected(Event, frozen=True, kw_only=True):
     """
     The attempt ends or must be ended: the first sign of it. `cause` is `rank_failed`, `rank_exited`,
     `all_exited`, `node_gone`, `launch_failed`, `stop_overdue`, `hang` or `stop_now`.
@@ -378,27 +378,27 @@ class Detected(Event):
     detail: str = ""
 
 
-class Gathered(Event):
+class Gathered(Event, frozen=True, kw_only=True):
     """The evidence of the attempt, gathered within its bound."""
 
     attempt: int
     findings: Findings
 
 
-class TeardownIntended(Event):
+class TeardownIntended(Event, frozen=True, kw_only=True):
     """Intent: what is left of the attempt is about to be killed."""
 
     attempt: int
 
 
-class TornDown(Event):
+class TornDown(Event, frozen=True, kw_only=True):
     """Nothing of the attempt is left, but for `leftover` (nodes that could not be asked)."""
 
     attempt: int
     leftover: tuple[str, ...] = ()
 
 
-class AttemptExited(Event):
+class AttemptExited(Event, frozen=True, kw_only=True):
     """
     The verdict. `step_from` is where the attempt began, `step_to` its last step ended by all ranks
     (-1: none); `committed` the highest step ever committed at that time (-1: none).
@@ -420,7 +420,7 @@ class AttemptExited(Event):
 # --- between attempts and at the end ----------------------------------------------------------
 
 
-class BackoffStarted(Event):
+class BackoffStarted(Event, frozen=True, kw_only=True):
     """No launch before `until_ms`."""
 
     attempt: int
@@ -429,28 +429,28 @@ class BackoffStarted(Event):
     reason: str = ""
 
 
-class Paged(Event):
+class Paged(Event, frozen=True, kw_only=True):
     """Whoever is on call was told `message`. `key` names the occasion, so that none is paged twice."""
 
     key: str
     message: str
 
 
-class PageFailed(Event):
+class PageFailed(Event, frozen=True, kw_only=True):
     """The pager could not be reached; stops nothing."""
 
     key: str
     error: str = ""
 
 
-class RunFinished(Event):
+class RunFinished(Event, frozen=True, kw_only=True):
     """The training reached its own end at `step`."""
 
     step: int
     result: dict[str, str | int | float] = {}
 
 
-class RunStopped(Event):
+class RunStopped(Event, frozen=True, kw_only=True):
     """The run ended otherwise: what, why, by what evidence, and what to type next."""
 
     end: EndKind
