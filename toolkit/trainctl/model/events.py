@@ -368,7 +368,7 @@ class StragglerSuspected(Event, frozen=True, kw_only=True):
 class Detected(Event, frozen=True, kw_only=True):
     """
     The attempt ends or must be ended: the first sign of it. `cause` is `rank_failed`, `rank_exited`,
-    `all_exited`, `node_gone`, `launch_failed`, `stop_overdue`, `hang` or `stop_now`.
+    `all_exited`, `node_gone`, `launch_failed`, `agent_gone`, `stop_overdue`, `hang` or `stop_now`.
     """
 
     attempt: int
