@@ -1,0 +1,1 @@
+"""What a training program imports. Importing it imports nothing but the standard library."""
