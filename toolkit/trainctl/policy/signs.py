@@ -1,9 +1,9 @@
 """
 What one rank's end is a sign of, read from its exit code, its signal and its own last words.
 
-A sign is no verdict: `policy.blame` weighs the signs of all ranks together. The tables below are tried
-in order and the first match counts. Words are only trusted where a program would really print them: a
-`ValueError` that quotes "CUDA out of memory" is the program's own error, whatever it says.
+A sign is no verdict: `policy.blame` weighs the signs of all ranks together. The tables below are
+tried in order and the first match counts. Words are only trusted where a program would really print
+them: a `ValueError` that quotes "CUDA out of memory" is the program's own error, whatever it says.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sign(StrEnum):
     RAISED = "raised"
     #: A crash in native code (SIGSEGV and its kin): the rank's own doing.
     CRASHED = "crashed"
-    #: SIGUSR1 or SIGUSR2 met a process that does not handle it: a stop signal sent to the wrong one.
+    #: SIGUSR1 or SIGUSR2 met a process that does not handle it: a stop that went astray.
     MISROUTED = "misrouted"
     #: SIGKILL, and nothing says by whom.
     KILLED = "killed"
@@ -57,7 +57,7 @@ CONSEQUENCES: frozenset[Sign] = frozenset(
 """Ends that follow from something else."""
 
 SOFT: frozenset[Sign] = frozenset({Sign.COLLECTIVE, Sign.ABORTED})
-"""Ends that follow from something else where there is something else, and are their own cause if not."""
+"""Ends that follow from something else where there is something else; else their own cause."""
 
 STRENGTH: dict[Sign, int] = {
     sign: strength
@@ -91,12 +91,14 @@ _BY_SIGNAL: dict[int, Sign] = {
     13: Sign.PEER_LOST,
 }
 
-PROGRAM_ERRORS: frozenset[str] = frozenset(
-    "ArithmeticError AssertionError AttributeError FileExistsError FileNotFoundError ImportError "
-    "IndentationError IndexError IsADirectoryError KeyError LookupError ModuleNotFoundError NameError "
-    "NotADirectoryError NotImplementedError OverflowError PermissionError RecursionError "
-    "StopIteration SyntaxError TypeError UnboundLocalError ValueError ZeroDivisionError".split()
-)
+PROGRAM_ERRORS: frozenset[str] = frozenset({
+    "ArithmeticError", "AssertionError", "AttributeError", "FileExistsError",
+    "FileNotFoundError", "ImportError", "IndentationError", "IndexError", "IsADirectoryError",
+    "KeyError", "LookupError", "ModuleNotFoundError", "NameError", "NotADirectoryError",
+    "NotImplementedError", "OverflowError", "PermissionError", "RecursionError",
+    "StopIteration", "SyntaxError", "TypeError", "UnboundLocalError", "ValueError",
+    "ZeroDivisionError",
+})  # fmt: skip
 """Classes that are the program's own whatever their text quotes."""
 
 _ADVICE = re.compile(
@@ -111,11 +113,12 @@ _WORDS: tuple[tuple[Sign, re.Pattern[str]], ...] = tuple(
     for sign, pattern in (
         (Sign.GPU_FAULT, r"uncorrectable (nvlink|ecc)|cudaError(ECC|Nvlink)Uncorrectable"
                          r"|CUDA_ERROR_(ECC|NVLINK)_UNCORRECTABLE|GPU is lost|fallen off the bus"),
-        (Sign.GPU_OOM, r"(CUDA|HIP|XPU|MPS backend)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-                       r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
+        (Sign.GPU_OOM, r"(CUDA|HIP|XPU|MPS backend)( error:)? out of memory"
+                       r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
         (Sign.HOST_OOM, r"DefaultCPUAllocator: (can't|not enough)|std::bad_alloc"
                         r"|\[Errno 12\]|Cannot allocate memory"),
-        (Sign.RAISED, r"unable to (write|mmap|open|resize).*</torch_|out of shared memory|shared memory.*limit"),
+        (Sign.RAISED, r"unable to (write|mmap|open|resize).*</torch_|out of shared memory"
+                      r"|shared memory.*limit"),
         (Sign.RAISED, r"nccl ?Invalid ?(Usage|Argument)|NCCL error: invalid (usage|argument)"),
         (Sign.PORT_IN_USE, r"EADDRINUSE|errno:? 98\b|address already in use"),
         (Sign.STORAGE, r"No space left on device|Disk quota exceeded|Stale (NFS )?file handle"
@@ -130,12 +133,14 @@ _WORDS: tuple[tuple[Sign, re.Pattern[str]], ...] = tuple(
         (Sign.RENDEZVOUS, r"Rendezvous(Closed|Connection|Timeout|Graceful|State)\w*"
                           r"|client socket has timed out|connection to the C10d store has failed"
                           r"|connectFullMesh failed|failed to connect to \S*:\d+"),
-        (Sign.PEER_LOST, r"Connection (closed|reset) by (remote )?peer|\[Errno (32|103|104|110|111)\]"
-                         r"|Broken pipe|Connection (refused|aborted)|recvValue(WithTimeout)?"
+        (Sign.PEER_LOST, r"Connection (closed|reset) by (remote )?peer"
+                         r"|\[Errno (32|103|104|110|111)\]|Broken pipe|Connection (refused|aborted)"
+                         r"|recvValue(WithTimeout)?"
                          r"|failed to recv, got 0 bytes|Failed to (check the|recv)|sendBytes failed"
                          r"|nccl ?Remote ?Error|remote process exited|closing signal SIGTERM"
-                         r"|Got completion from peer|socket (closed|disconnected)|TCPStore.*(closed|lost)"
-                         r"|Application timeout caused pair closure|No route to host"
+                         r"|Got completion from peer|socket (closed|disconnected)"
+                         r"|TCPStore.*(closed|lost)|Application timeout caused pair closure"
+                         r"|No route to host"
                          r"|NCCL communicator was aborted"),
         (Sign.STOPPED, r"got signal: (1|2|3|15)\b|^SignalException\b|^KeyboardInterrupt\b"),
         (Sign.COLLECTIVE, r"\b(NCCL|nccl\w+Error|gloo|c10d|ProcessGroup\w*|TCPStore)\b"),
@@ -160,10 +165,10 @@ _BY_CLASS: dict[str, Sign] = {
 
 _DATA_CLASS = re.compile(r"(^|[a-z])(Data|Dataset|Sample|Record)(Corruption|Format|Decode)?Error$"
                          r"|^(UnidentifiedImageError|DatasetGenerationError)$")  # fmt: skip
-_DECODING: frozenset[str] = frozenset(
-    "UnicodeDecodeError JSONDecodeError BadZipFile BadGzipFile ReadError ArrowInvalid "
-    "UnpicklingError EOFError LZMAError".split()
-)
+_DECODING: frozenset[str] = frozenset({
+    "UnicodeDecodeError", "JSONDecodeError", "BadZipFile", "BadGzipFile", "ReadError",
+    "ArrowInvalid", "UnpicklingError", "EOFError", "LZMAError",
+})  # fmt: skip
 """Decoding errors: of the data when raised where data is read, else the program's own."""
 _DATA_PLACE = re.compile(r"data(set|loader)|__getitem__|collate|tokeniz", re.IGNORECASE)
 
@@ -244,13 +249,13 @@ def _is_data_error(name: str, error: RankError) -> bool:
 
 
 def is_oom_record(note: Evidence, end: RankExit) -> bool:
-    """Whether `note` is a kernel's or the cluster's record that this rank's node ran out of memory."""
+    """Whether `note` is the kernel's or the cluster's record that this rank's host ran out."""
     told_of_it = note.node in ("", end.node) and note.rank in (None, end.rank)
     return note.source != "log" and told_of_it and _OOM_RECORD.search(note.text) is not None
 
 
 def hardware_xid(note: Evidence) -> int | None:
-    """The Xid of a kernel record that speaks of the hardware; a training log that quotes one is none."""
+    """The Xid of a kernel record that speaks of the hardware; a training log's quote is none."""
     found = _XID.search(note.text) if note.source != "log" else None
     number = int(found[1]) if found else -1
     return number if number in HARDWARE_XIDS else None

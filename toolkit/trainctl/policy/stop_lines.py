@@ -1,4 +1,4 @@
-"""Lines by which a cluster says that it ended a step itself, and signals that met the wrong process."""
+"""Lines by which a cluster says that it ended a step itself, and stop signals that went astray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MISROUTED = re.compile(
 
 
 def stop_in(text: str) -> Outcome | None:
-    """The outcome that slurmstepd's own line tells of, None for a bare CANCELLED or any other line."""
+    """The outcome that slurmstepd's own line tells of; None for a bare CANCELLED."""
     return next((outcome for outcome, line in _LINES if line.search(text)), None)
 
 
