@@ -96,9 +96,13 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """A person restarted an ended run: counts of failures and stops begin anew."""
+    """
+    A person restarted an ended run: counts of failures and stops begin anew. `requests` were made of
+    the run before and are not obeyed again: no stop outlives what it was asked of.
+    """
 
     by: str = ""
+    requests: tuple[str, ...] = ()
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):

@@ -1,0 +1,182 @@
+"""
+The supervisor's loop: observe → evolve → decide → journal what is intended → act → journal what happened.
+
+Its whole state is the fold of the journal, so it can be killed at any instant and started anywhere; what
+is kept beside it (when the attempt was launched by this process's clock, which lines of trainer.jsonl were
+heard) is found again by looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from trainctl.adapters.journal import JournalWriter
+from trainctl.adapters.lease import Lease
+from trainctl.adapters.requests import read_requests
+from trainctl.base.clock import Clock
+from trainctl.base.config import RunConfig
+from trainctl.base.rundir import RunDir
+from trainctl.model.errors import TrainctlError
+from trainctl.model.events import AnyEvent, StopRequested
+from trainctl.policy import actions as do
+from trainctl.policy.decide import decide
+from trainctl.policy.evolve import evolve
+from trainctl.policy.limits import Limits
+from trainctl.policy.notice import notice
+from trainctl.policy.state import Phase, RunState
+from trainctl.usecases.effect_thread import EffectThread
+from trainctl.usecases.effects import Effects
+from trainctl.usecases.interrupts import Interrupts
+
+TICK_S = 0.05
+"""The loop sleeps so long when nothing happens; an effect that ends wakes it."""
+REQUESTS_EVERY_MS = 500
+JOURNAL_RETRY_S = 1.0
+JOURNAL_TRIES = 600
+"""A full disk is waited for ten minutes: the attempt trains on, and a fact must not be lost."""
+
+_LOOKING = (Phase.RUNNING, Phase.DETECTED, Phase.GATHERED, Phase.TEARING_DOWN)
+_ALIVE = (Phase.LAUNCHING, *_LOOKING)
+_ONCE = frozenset({"loaded", "checkpoint_committed", "checkpoint_failed", "training_done"})
+"""Facts of trainer.jsonl: whoever adopts an attempt reads that file from its start."""
+
+
+@dataclass(slots=True)
+class Loop:
+    """One holder's time: built on a lease that was just won and the state folded from the journal."""
+
+    run: RunDir
+    config: RunConfig
+    limits: Limits
+    lease: Lease
+    journal: JournalWriter
+    effects: Effects
+    state: RunState
+    clock: Clock
+    interrupts: Interrupts
+    tell: Callable[[AnyEvent], None]
+    _thread: EffectThread = field(default_factory=EffectThread)
+    _said: set[tuple[str, int, int]] = field(default_factory=set)
+    _launched_ms: int = 0
+    _progress_ms: int = 0
+    _requests_ms: int = -REQUESTS_EVERY_MS
+
+    def live(self) -> RunState:
+        """
+        Run to the run's end; in observe-only mode, until nothing is left to observe.
+
+        Raises LeaseLost as soon as the run is not ours.
+        """
+        self._launched_ms = self._progress_ms = self.clock.mono_ms()
+        while self.state.phase is not Phase.ENDED:
+            self.lease.tick()
+            self.lease.check()
+            self._obey_requests()
+            self._look()
+            action = decide(self.state, self.limits, self.clock.utc_ms())
+            if not self.limits.act and isinstance(action, do.Watch) and not self._observes():
+                break
+            self._do(action)
+        return self.state
+
+    def _observes(self) -> bool:
+        return self.state.phase in _ALIVE
+
+    def _do(self, action: do.Action) -> None:
+        match action:
+            case do.Record():
+                self.record(action.event)
+                return
+            case do.PassOnStop():
+                if self.state.stop is not None:
+                    self.effects.take_hold(self.state).voice.say(stop=self.state.stop.value)
+            case do.Watch():
+                pass
+            case _:
+                if self._thread.action is None:
+                    self._begin(action)
+        for event in self._thread.take(TICK_S):
+            self.record(event)
+
+    def _begin(self, action: do.Action) -> None:
+        intent = do.intent(action)
+        if intent is not None and self.state.open_intent is None:
+            self.record(intent)
+        state = self.state
+        self._thread.start(action, lambda: self.effects.perform(action, state))
+
+    # --- the journal --------------------------------------------------------------------------
+
+    def record(self, event: AnyEvent) -> None:
+        """Journal one event, fold it, tell it; a fact of trainer.jsonl only once."""
+        key = _key(event)
+        if event.kind in _ONCE and key in self._said:
+            return
+        stamped = self._append(event)
+        self._said.add(key)
+        self.state = evolve(self.state, stamped)
+        now_ms = self.clock.mono_ms()
+        if event.kind in ("attempt_launched", "attempt_adopted"):
+            self._launched_ms = self._progress_ms = now_ms
+        elif event.kind in ("first_step", "progressed"):
+            self._progress_ms = now_ms
+        self.tell(stamped)
+
+    def _append(self, event: AnyEvent) -> AnyEvent:
+        for tries_left in range(JOURNAL_TRIES, -1, -1):
+            self.lease.tick()
+            self.lease.check()
+            try:
+                return self.journal.append(event)
+            except TrainctlError:
+                if not tries_left:
+                    raise
+                self.clock.sleep(JOURNAL_RETRY_S)
+        raise AssertionError("unreachable")
+
+    def remember(self, events: Iterable[object]) -> None:
+        """What earlier holders journaled of trainer.jsonl is not journaled again."""
+        self._said.update(_key(event) for event in events if hasattr(event, "kind"))
+
+    # --- seeing -------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self.state.phase not in _LOOKING:
+            return
+        now_ms = self.clock.mono_ms()
+        view = replace(
+            self.effects.view(self.state),
+            lines=self.effects.take_hold(self.state).ear.hear_trainer(),
+            age_ms=now_ms - self._launched_ms,
+            since_progress_ms=now_ms - self._progress_ms,
+            launch_limit_ms=int(self.config.detect.launch_s * 1000),
+        )
+        for event in notice(self.state, view):
+            self.record(event)
+
+    def _obey_requests(self) -> None:
+        attempt = self.state.attempt if self.state.phase in _ALIVE else 0
+        if self.interrupts.obeyed < self.interrupts.count:
+            self.interrupts.obeyed = self.interrupts.count
+            now = self.interrupts.count > 1
+            self.record(StopRequested(attempt=attempt, by="terminal", now=now))
+        now_ms = self.clock.mono_ms()
+        if now_ms - self._requests_ms < REQUESTS_EVERY_MS:
+            return
+        self._requests_ms = now_ms
+        for request in read_requests(self.run):
+            if request.name not in self.state.requests_seen:
+                self.record(
+                    StopRequested(
+                        attempt=attempt, by=request.by, request=request.name, now=request.now
+                    )
+                )
+
+
+def _key(event: object) -> tuple[str, int, int]:
+    return (
+        str(getattr(event, "kind", "")),
+        int(getattr(event, "attempt", 0)),
+        int(getattr(event, "step", 0)),
+    )
