@@ -1,105 +1,46 @@
-"""Plain sentences about ranks and nodes, for somebody who reads them at 3 a.m."""
+"""Small helpers shared by the policy's rules: names that are journaled, and how events compare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import msgspec
 
-from trainctl.model.evidence import RankExit
-from trainctl.policy.signs import SIGNAL_NAMES, Sign, exception_of, message_of, signal_of
-
-LONGEST = 240
-"""Characters of another's words in a sentence."""
-
-MOST_NAMES = 6
-"""Nodes or spans of ranks that are named before the rest is counted."""
+from trainctl.model.events import AnyEvent
+from trainctl.policy.limits import Limits
+from trainctl.policy.state import RunState
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
-    """One line of `text`, its blanks closed up, at most `longest` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+def bare(event: AnyEvent) -> AnyEvent:
+    """`event` without its stamp and its `would`: equal when the same thing was decided."""
+    return msgspec.structs.replace(
+        event, v=0, term=0, seq=0, at_ms=0, boot="", mono_ms=0, would=False
+    )
 
 
-def ranks(numbers: Iterable[int | RankExit]) -> str:
-    """`rank 3` or `ranks 0-2, 5`."""
-    found = sorted({one.rank if isinstance(one, RankExit) else one for one in numbers})
-    spans: list[list[int]] = []
-    for number in found:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    text = _some([f"{low}" if low == high else f"{low}-{high}" for low, high in spans])
-    return f"rank {text}" if len(found) == 1 else f"ranks {text}"
+def run_name(state: RunState) -> str:
+    """The run's name, which begins every name that we give to a cluster."""
+    return state.created.run if state.created else "run"
 
 
-def nodes(names: Sequence[str]) -> str:
-    """`node-2`, or several with commas."""
-    return _some(list(names))
+def gang_name(state: RunState) -> str:
+    """The unique name of the next gang."""
+    return f"{run_name(state)}-g{state.gangs + 1:03d}"
 
 
-def signal_name(number: int) -> str:
-    """`SIGKILL`, or `signal 40` for one without a name."""
-    return SIGNAL_NAMES.get(number, f"signal {number}")
+def replacement_name(state: RunState) -> str:
+    """The unique name of the next replacement."""
+    return f"{run_name(state)}-r{state.replacements + 1:03d}"
 
 
-def ended(end: RankExit) -> str:
-    """How one rank ended, whole: `rank 1 on node-2 raised RuntimeError: … in train.py:step at step 120`."""
-    return f"rank {end.rank} on {end.node} {_deed(end)}{_where(end)}"
+def step_name(state: RunState, attempt: int) -> str:
+    """The unique name of an attempt's step."""
+    return f"{run_name(state)}-a{attempt:04d}"
 
 
-def led(ends: Sequence[RankExit]) -> str:
-    """How the leads ended: the first one's words, and who failed in the same way."""
-    if len(ends) == 1:
-        return ended(ends[0])
-    where = sorted({end.node for end in ends})
-    return f"{ranks(ends)} on {nodes(where)} failed alike: each {_deed(ends[0])}{_where(ends[0])}"
+def typed_name(state: RunState, limits: Limits) -> str:
+    """What a person types to name the run."""
+    return limits.run_dir or run_name(state)
 
 
-def followed(ends: Sequence[RankExit], gone: Sequence[str]) -> tuple[str, ...]:
-    """What became of the ranks that are not to blame."""
-    others = [end for end in ends if end.node not in gone]
-    if not others:
-        return ()
-    killed = [end for end in others if end.by_us]
-    lost = [end for end in others if not end.by_us]
-    told = []
-    if lost:
-        them = "its peer" if len(lost) == 1 else "their peers"
-        what = "a consequence" if len(lost) == 1 else "consequences"
-        told.append(f"{ranks(lost)} then lost {them}: {what}")
-    if killed:
-        was = "was" if len(killed) == 1 else "were"
-        told.append(f"{ranks(killed)} {was} then ended by us")
-    return tuple(told)
-
-
-def afterwards(failed: Sequence[tuple[RankExit, Sign]], gone: Sequence[str]) -> str:
-    """What still went wrong after the training was done."""
-    if failed:
-        more = f" and {len(failed) - 1} more did not end cleanly" if len(failed) > 1 else ""
-        return ended(failed[0][0]) + more
-    return f"{nodes(gone)} died"
-
-
-def _deed(end: RankExit) -> str:
-    if end.error is not None and (end.error.message or end.error.exception):
-        name, words = exception_of(end.error), cut(message_of(end.error))
-        told = f"{name}: {words}" if name and words else name or words or "an error"
-        return f"raised {told}"
-    signal = signal_of(end)
-    if signal is not None:
-        return f"was killed by signal {signal} ({signal_name(signal)})"
-    return "ended unseen" if end.code is None else f"exited with code {end.code} and no traceback"
-
-
-def _where(end: RankExit) -> str:
-    place = f" in {end.error.place}" if end.error is not None and end.error.place else ""
-    phase = f" while in {end.phase}" if end.phase and not place else ""
-    step = f" at step {end.step}" if end.step >= 0 else ""
-    return f"{place}{phase}{step}"
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def plural(number: int, noun: str) -> str:
+    """`3 nodes`, `1 node`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
