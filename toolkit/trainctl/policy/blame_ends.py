@@ -153,7 +153,11 @@ def nothing_started(seen: Seen) -> Verdict | None:
     """No rank was ever seen, and something says why."""
     if seen.signs or seen.clean:
         return None
-    telling = [note for note in seen.findings.notes if note.role is not Role.CONSEQUENCE]
+    telling = [
+        note
+        for note in seen.findings.notes
+        if note.role is not Role.CONSEQUENCE and note.text.strip()
+    ]
     if not telling:
         return None
     note = min(telling, key=lambda one: one.role is not Role.LEAD)

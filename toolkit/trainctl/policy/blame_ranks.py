@@ -136,7 +136,7 @@ def waited_in_vain(seen: Seen) -> Verdict | None:
         seen,
         Outcome.HANG,
         lead,
-        f"{sentences.ranks([seat.rank for seat in missing])} reported none: probably awaited by them",
+        f"{sentences.ranks([seat.rank for seat in missing])} reported none: probably awaited",
         suspects=suspects,
         first=missing,
         exception="collective time-out",

@@ -187,13 +187,13 @@ def lead_verdict(
 def verdict(
     seen: Seen,
     outcome: Outcome,
-    *sentences: str,
+    *told: str,
     suspects: tuple[Suspect, ...] = (),
     first: tuple[Seat, ...] = (),
     exception: str = "",
     place: str = "",
 ) -> Verdict:
-    """A verdict in the domain of its outcome; a planned one has no fingerprint and no first ranks."""
+    """A verdict in the domain of its outcome; a planned one has no fingerprint, no first."""
     domain = DOMAIN_OF[outcome]
     planned = domain is Domain.PLANNED
     leads = {seat.rank for seat in first}
@@ -202,7 +202,7 @@ def verdict(
     return Verdict(
         outcome=outcome,
         domain=domain,
-        sentences=(*sentences, *tail),
+        sentences=(*told, *tail),
         suspects=suspects,
         fingerprint=None if planned else Fingerprint(outcome, exception, place),
         first=() if planned else first,
