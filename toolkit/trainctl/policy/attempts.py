@@ -1,4 +1,4 @@
-"""The part of `evolve` about attempts: how one begins, goes on and ends, and how its end is counted."""
+"""The part of `evolve` about attempts: how one begins, goes on, ends, and how that is counted."""
 
 from __future__ import annotations
 
@@ -209,6 +209,9 @@ def _count(state: RunState, event: AttemptExited) -> RunState:
             launch_failures=state.launch_failures + 1,
             early_deaths=state.early_deaths + early,
         )
+    if event.outcome is not Outcome.UNKNOWN_END:
+        # The judge knew of a done marker and did not believe it: a rank failed short of the end.
+        state = replace(state, done_step=None)
     failure = Failure(event.attempt, event.at_ms, event, early, state.seats)
     # A time far from this one was written by a clock that has since been set.
     recent = tuple(t for t in state.failure_times if abs(event.at_ms - t) < HOUR_MS)

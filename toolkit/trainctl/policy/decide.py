@@ -37,15 +37,14 @@ from trainctl.policy.actions import (
     action_of,
     intent,
 )
+from trainctl.policy.blame import evidence
 from trainctl.policy.blame import judge as blame
 from trainctl.policy.crash_loop import weigh
 from trainctl.policy.limits import Limits
 from trainctl.policy.state import Phase, RunState
-from trainctl.policy.wording import bare
+from trainctl.policy.naming import bare
 
 Judge = Callable[[Findings], Verdict]
-
-_MOST_EVIDENCE = 64
 
 
 def decide(state: RunState, limits: Limits, now_ms: int, judge: Judge = blame) -> Action:
@@ -122,7 +121,7 @@ def _verdict(state: RunState, judge: Judge) -> AttemptExited:
         step_from=state.step_from,
         step_to=state.step,
         committed=state.committed,
-        evidence=state.findings.notes[:_MOST_EVIDENCE] if state.findings else (),
+        evidence=evidence(state.findings) if state.findings else (),
     )
 
 

@@ -7,7 +7,7 @@ from trainctl.model.outcome import EndKind
 from trainctl.policy.actions import Action, Page, Record, Release
 from trainctl.policy.limits import Limits
 from trainctl.policy.state import RunState
-from trainctl.policy.wording import typed_name
+from trainctl.policy.naming import typed_name
 
 _QUIET = (EndKind.FINISHED, EndKind.OPERATOR)
 

@@ -63,7 +63,7 @@ from trainctl.model.events import (
 from trainctl.model.outcome import EndKind
 from trainctl.policy import attempts, gang
 from trainctl.policy.state import Phase, RunState
-from trainctl.policy.wording import bare
+from trainctl.policy.naming import bare
 
 _Life = (
     RunCreated
@@ -148,7 +148,7 @@ def _life(state: RunState, event: _Life) -> RunState:
         case SupervisorStarted():
             return replace(state, term=max(state.term, event.term))
         case RunResumed():
-            return _resumed(state)
+            return _resumed(state, event)
         case RunFinished():
             return _ended(state, EndKind.FINISHED, f"finished at step {event.step}", ())
         case RunStopped():
@@ -167,7 +167,7 @@ def _ended(state: RunState, end: EndKind, reason: str, evidence: tuple[str, ...]
     )
 
 
-def _resumed(state: RunState) -> RunState:
+def _resumed(state: RunState, event: RunResumed) -> RunState:
     """A person started the run again: what was counted, asked and paged before is history."""
     if state.phase in (Phase.ENDING, Phase.ENDED):
         state = replace(state, phase=Phase.PLACING if state.nodes else Phase.NEW)
@@ -179,6 +179,7 @@ def _resumed(state: RunState) -> RunState:
         ended_by_request=False,
         stop=None,
         stop_now=False,
+        requests_seen=state.requests_seen.union(event.requests),
         failures=(),
         failure_times=(),
         failures_total=0,
@@ -220,8 +221,12 @@ def _gang(state: RunState, event: _Gang) -> RunState:
 
 def _node(state: RunState, event: _Node) -> RunState:
     match event:
-        case QuarantineIntended() | ReleaseIntended():
-            return replace(state, open_intent=event)
+        case QuarantineIntended():
+            new = event.node not in state.quarantined
+            return replace(state, open_intent=event) if new else state
+        case ReleaseIntended():
+            held = any(node in state.nodes for node in event.nodes)
+            return replace(state, open_intent=event) if held else state
         case NodeQuarantined():
             return gang.quarantined(state, event)
         case NodeReleased():

@@ -28,7 +28,7 @@ from trainctl.policy.ending import end
 from trainctl.policy.guard import bad_verdicts, common_cause, too_many
 from trainctl.policy.limits import Limits
 from trainctl.policy.state import NodeRole, RunState
-from trainctl.policy.wording import (
+from trainctl.policy.naming import (
     gang_name,
     plural,
     replacement_name,
