@@ -174,13 +174,9 @@ def dump_run_config(config: RunConfig) -> str:
     return tables.format_toml(table)
 
 
-def resolve_cluster(
-    config: RunConfig, which: Callable[[str], str | None] = shutil.which
-) -> RunConfig:
-    """The configuration with its cluster named: Slurm where sbatch is found, else this machine."""
-    if config.cluster:
-        return config
-    return msgspec.structs.replace(config, cluster="slurm" if which("sbatch") else "local")
+def resolve_cluster(config: RunConfig, which: Callable[[str], str | None] = shutil.which) -> str:
+    """The cluster that is meant: the one that is named, else Slurm where sbatch is found."""
+    return config.cluster or ("slurm" if which("sbatch") else "local")
 
 
 def read_text(path: Path) -> str:

@@ -47,15 +47,36 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
 def format_toml(table: Mapping[str, Any]) -> str:
     """The table (values, lists, and tables of those) as TOML that `parse_toml` reads the same."""
-    lines = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if not isinstance(v, Mapping)]
+    lines = [
+        f"{_key(k)} = {format_value(v)}" for k, v in table.items() if not isinstance(v, Mapping)
+    ]
     for name, inner in table.items():
         if isinstance(inner, Mapping):
             lines += [
                 "",
                 f"[{_key(name)}]",
-                *(f"{_key(k)} = {_value(v)}" for k, v in inner.items()),
+                *(f"{_key(k)} = {format_value(v)}" for k, v in inner.items()),
             ]
     return "\n".join(lines) + "\n"
+
+
+def format_value(value: object) -> str:
+    """A value as it stands in TOML; TypeError for what TOML has no form for."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return _quoted(value)
+        case list() | tuple():
+            return "[" + ", ".join(format_value(item) for item in value) + "]"
+        case dict():
+            return (
+                "{ " + ", ".join(f"{_key(k)} = {format_value(v)}" for k, v in value.items()) + " }"
+            )
+        case _:
+            raise TypeError(f"no TOML for {type(value).__name__}")
 
 
 def check(kind: inspect.Type, value: object, key: str = "") -> Any:
@@ -70,7 +91,7 @@ def check(kind: inspect.Type, value: object, key: str = "") -> Any:
     if isinstance(bare, inspect.VarTupleType):
         return _check_words(kind, value, key)
     if not _fits(bare, value):
-        raise Wrong(f"{key}: found {_shown(value)}; allowed: {allowed(kind)}")
+        raise Wrong(f"{key}: found {shown(value)}; allowed: {allowed(kind)}")
     return value
 
 
@@ -125,6 +146,15 @@ def allowed(kind: inspect.Type) -> str:
             return "text in quotes"
 
 
+def shown(value: object) -> str:
+    """A value as it would stand in TOML, cut where it is long."""
+    try:
+        text = format_value(value)
+    except TypeError:
+        text = str(value)
+    return one_line(text) if len(text) <= SHOWN else one_line(text[: SHOWN - 1]) + "…"
+
+
 def close_to(name: str, names: Iterable[str]) -> str:
     """The one of `names` that `name` was probably meant to be, or ""."""
     return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)), "")
@@ -156,7 +186,7 @@ def _check_table(
     kind: inspect.StructType | inspect.DictType, value: object, key: str
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Wrong(f"{key}: found {_shown(value)}; allowed: a table, [{key}]")
+        raise Wrong(f"{key}: found {shown(value)}; allowed: a table, [{key}]")
     if isinstance(kind, inspect.DictType):
         for name in value:
             _check_name(kind, name, key)
@@ -170,7 +200,7 @@ def _check_table(
 
 def _check_name(kind: inspect.DictType, name: str, key: str) -> None:
     if not _fits(_bare(kind.key_type), name):
-        raise Wrong(f"{key}: found the key {_shown(name)}; allowed: {allowed(kind.key_type)}")
+        raise Wrong(f"{key}: found the key {shown(name)}; allowed: {allowed(kind.key_type)}")
 
 
 def _check_words(kind: inspect.Type, value: object, key: str) -> list[str]:
@@ -181,10 +211,10 @@ def _check_words(kind: inspect.Type, value: object, key: str) -> list[str]:
         try:
             words = shlex.split(value)
         except ValueError as error:
-            raise Wrong(f"{key}: found {_shown(value)}, which cannot be split: {error}") from None
+            raise Wrong(f"{key}: found {shown(value)}, which cannot be split: {error}") from None
     least = bare.min_length or 0
     if not isinstance(words, list) or len(words) < least or (words and words[0] == ""):
-        raise Wrong(f"{key}: found {_shown(value)}; allowed: {allowed(kind)}")
+        raise Wrong(f"{key}: found {shown(value)}; allowed: {allowed(kind)}")
     return [check(bare.item_type, word, f"{key}[{i}]") for i, word in enumerate(words)]
 
 
@@ -235,15 +265,6 @@ def _is_text(kind: inspect.StrType, value: str) -> bool:
     return kind.pattern is None or re.fullmatch(kind.pattern, value) is not None
 
 
-def _shown(value: object) -> str:
-    """A value as it would stand in TOML, cut where it is long."""
-    try:
-        text = _value(value)
-    except TypeError:
-        text = str(value)
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
-
-
 def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
 
@@ -251,19 +272,3 @@ def _key(name: str) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\u{ord(m[0]):04x}", escaped) + '"'
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            return _quoted(value)
-        case list() | tuple():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
-        case dict():
-            return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
-        case _:
-            raise TypeError(f"no TOML for {type(value).__name__}")
