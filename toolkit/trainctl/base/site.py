@@ -62,7 +62,7 @@ def parse_site_config(text: str, source: str) -> SiteConfig:
 
 
 def parse_env(text: str, source: str) -> dict[str, str]:
-    """The keys and values of an env file, as bash would set them; ConfigError where that is unsure."""
+    """The keys and values of an env file, as bash sets them; ConfigError where that is unsure."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         where = f"{source}: line {number}"
