@@ -41,8 +41,8 @@ from trainctl.policy.blame import evidence
 from trainctl.policy.blame import judge as blame
 from trainctl.policy.crash_loop import weigh
 from trainctl.policy.limits import Limits
-from trainctl.policy.state import Phase, RunState
 from trainctl.policy.naming import bare
+from trainctl.policy.state import Phase, RunState
 
 Judge = Callable[[Findings], Verdict]
 

@@ -6,8 +6,8 @@ from trainctl.model.events import RunFinished, RunStopped
 from trainctl.model.outcome import EndKind
 from trainctl.policy.actions import Action, Page, Record, Release
 from trainctl.policy.limits import Limits
-from trainctl.policy.state import RunState
 from trainctl.policy.naming import typed_name
+from trainctl.policy.state import RunState
 
 _QUIET = (EndKind.FINISHED, EndKind.OPERATOR)
 

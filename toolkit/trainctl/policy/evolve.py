@@ -62,8 +62,8 @@ from trainctl.model.events import (
 )
 from trainctl.model.outcome import EndKind
 from trainctl.policy import attempts, gang
-from trainctl.policy.state import Phase, RunState
 from trainctl.policy.naming import bare
+from trainctl.policy.state import Phase, RunState
 
 _Life = (
     RunCreated

@@ -27,7 +27,6 @@ from trainctl.policy.crash_loop import chain, culprits, is_explained, only_node
 from trainctl.policy.ending import end
 from trainctl.policy.guard import bad_verdicts, common_cause, too_many
 from trainctl.policy.limits import Limits
-from trainctl.policy.state import NodeRole, RunState
 from trainctl.policy.naming import (
     gang_name,
     plural,
@@ -35,6 +34,7 @@ from trainctl.policy.naming import (
     step_name,
     typed_name,
 )
+from trainctl.policy.state import NodeRole, RunState
 
 Rule = Callable[[RunState, Limits, int], Action | None]
 
