@@ -3,8 +3,9 @@ The quarantine of a site: one small file per entry, a folder per node, shared by
 
     SITE_DIR/quarantine/NODE/<run_id>-a<attempt>-<kind>.json
 
-An entry is written once, under a name of its own, and never rewritten; a node is in quarantine while an
-entry of it has no release entry after it. Without a site directory the quarantine is the run's own.
+An entry is written once, under a name of its own, and never rewritten; a node is in quarantine
+while an entry of it has no release entry after it. Without a site directory the quarantine is the
+run's own.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class QuarantineDir:
         return path
 
     def entries(self, node: str) -> tuple[Entry, ...]:
-        """The node's history, oldest first; a file that cannot be read counts as an entry of unknown reason."""
+        """
+        The node's history, oldest first; a file that cannot be read counts as an entry of unknown
+        reason.
+        """
         found = []
         for path in sorted((self._root / node).glob("*.json")):
             try:

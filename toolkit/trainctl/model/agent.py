@@ -19,7 +19,8 @@ class Launcher(StrEnum):
     """What starts the ranks on a node."""
 
     TORCHRUN = "torchrun"
-    #: The agent starts the ranks itself and sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and _PORT.
+    #: The agent starts the ranks itself and sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and
+    #: _PORT.
     PLAIN = "plain"
 
 

@@ -1,11 +1,12 @@
 """
-The facts of a run: one frozen class an event, past tense, its JSON kind the class name in snake_case.
+The facts of a run: one frozen class an event, past tense, its JSON kind the class name in
+snake_case.
 
-A fixed format: kinds and fields may be added, never renamed, never reused. Every field but those that
-make no sense without a value has a default, so that an older line still reads. The stamp (`v` to
-`mono_ms`) is put on by the journal when the event is written; an event that was not written yet has
-`term` 0. `at_ms` is UTC in integer milliseconds of the writer's clock; durations come from `mono_ms`,
-that clock being comparable within one `boot` only.
+A fixed format: kinds and fields may be added, never renamed, never reused. Every field but those
+that make no sense without a value has a default, so that an older line still reads. The stamp (`v`
+to `mono_ms`) is put on by the journal when the event is written; an event that was not written yet
+has `term` 0. `at_ms` is UTC in integer milliseconds of the writer's clock; durations come from
+`mono_ms`, that clock being comparable within one `boot` only.
 
 Events that end in `Intended` are written before an effect (write-ahead); the event of what happened
 follows it. An event with `would` was decided in observe-only mode and not done.
@@ -97,8 +98,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
 class RunResumed(Event, frozen=True, kw_only=True):
     """
-    A person restarted an ended run: counts of failures and stops begin anew. `requests` were made of
-    the run before and are not obeyed again: no stop outlives what it was asked of.
+    A person restarted an ended run: counts of failures and stops begin anew. `requests` were made
+    of the run before and are not obeyed again: no stop outlives what it was asked of.
     """
 
     by: str = ""
@@ -157,7 +158,9 @@ class GangLost(Event, frozen=True, kw_only=True):
 
 
 class PreflightFinished(Event, frozen=True, kw_only=True):
-    """The nodes were checked before attempt `attempt`; only what is not `ok` is listed in `verdicts`."""
+    """
+    The nodes were checked before attempt `attempt`; only what is not `ok` is listed in `verdicts`.
+    """
 
     attempt: int
     round: int = 1
@@ -189,7 +192,10 @@ class ReleaseIntended(Event, frozen=True, kw_only=True):
 
 
 class NodeReleased(Event, frozen=True, kw_only=True):
-    """The node is no longer held. Its allocated time was `start_ms` to `end_ms`, by the cluster's record."""
+    """
+    The node is no longer held. Its allocated time was `start_ms` to `end_ms`, by the cluster's
+    record.
+    """
 
     node: str
     start_ms: int = 0
@@ -199,8 +205,8 @@ class NodeReleased(Event, frozen=True, kw_only=True):
 
 class NodeTraded(Event, frozen=True, kw_only=True):
     """
-    After an unexplained failure `node` trades places with `with_node`: a spare, else another seat of
-    the attempt. Costs no spare; a node traded out is the last spare to be used.
+    After an unexplained failure `node` trades places with `with_node`: a spare, else another seat
+    of the attempt. Costs no spare; a node traded out is the last spare to be used.
     """
 
     node: str
@@ -241,8 +247,9 @@ class ReplacementGranted(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    Intent: attempt `attempt` is about to be launched as step `step_name`, `seats` being the nodes in
-    the order of their node rank, from the committed checkpoint of `resume_step` (None: from scratch).
+    Intent: attempt `attempt` is about to be launched as step `step_name`, `seats` being the nodes
+    in the order of their node rank, from the committed checkpoint of `resume_step` (None: from
+    scratch).
     """
 
     attempt: int
@@ -253,15 +260,25 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
 
 class AttemptLaunched(Event, frozen=True, kw_only=True):
-    """The cluster took the step; its agents start."""
+    """
+    The cluster took the step; its agents start from the checkpoint `resume` of `resume_step` (None:
+    from scratch), the newest one that verified when it was launched. `refused` says of each newer
+    one why it was not taken.
+    """
 
     attempt: int
+    resume_step: int | None = None
+    resume: str = ""
+    refused: tuple[str, ...] = ()
 
 
 class AttemptAdopted(Event, frozen=True, kw_only=True):
-    """A new holder found the attempt alive and goes on with it."""
+    """
+    A new holder found the attempt alive and goes on with it; it had started from `resume_step`.
+    """
 
     attempt: int
+    resume_step: int | None = None
 
 
 class AttemptVoided(Event, frozen=True, kw_only=True):
@@ -371,8 +388,9 @@ class StragglerSuspected(Event, frozen=True, kw_only=True):
 
 class Detected(Event, frozen=True, kw_only=True):
     """
-    The attempt ends or must be ended: the first sign of it. `cause` is `rank_failed`, `rank_exited`,
-    `all_exited`, `node_gone`, `launch_failed`, `agent_gone`, `stop_overdue`, `hang` or `stop_now`.
+    The attempt ends or must be ended: the first sign of it. `cause` is `rank_failed`,
+    `rank_exited`, `all_exited`, `node_gone`, `launch_failed`, `agent_gone`, `stop_overdue`, `hang`
+    or `stop_now`.
     """
 
     attempt: int
@@ -434,7 +452,9 @@ class BackoffStarted(Event, frozen=True, kw_only=True):
 
 
 class Paged(Event, frozen=True, kw_only=True):
-    """Whoever is on call was told `message`. `key` names the occasion, so that none is paged twice."""
+    """
+    Whoever is on call was told `message`. `key` names the occasion, so that none is paged twice.
+    """
 
     key: str
     message: str

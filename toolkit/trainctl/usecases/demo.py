@@ -1,9 +1,10 @@
 """
-The main job, on this machine: a real training, undisturbed and then under faults, and the comparison.
+The main job, on this machine: a real training, undisturbed and then under faults, and the
+comparison.
 
-The demo checks itself: each injected fault must be named with the right kind, node and rank, no healthy
-node may be in quarantine, nothing may be left running, and loss and parameters must be those of the
-undisturbed run, bit for bit.
+The demo checks itself: each injected fault must be named with the right kind, node and rank, no
+healthy node may be in quarantine, nothing may be left running, and loss and parameters must be
+those of the undisturbed run, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ import msgspec
 from trainctl.adapters.journal import read_journal
 from trainctl.adapters.local import LocalCluster
 from trainctl.base.clock import SystemClock
-from trainctl.base.config import CheckpointConfig, DetectConfig, RestartConfig, RunConfig, SizeConfig
+from trainctl.base.config import (
+    CheckpointConfig,
+    DetectConfig,
+    RestartConfig,
+    RunConfig,
+    SizeConfig,
+)
 from trainctl.base.files import Files
 from trainctl.base.proc import Identity, is_alive, kill_all, own_processes_with, reap, spawn
 from trainctl.base.rundir import RunDir
@@ -65,7 +72,9 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 class FaultResult(msgspec.Struct, frozen=True):
-    """A fault as it was injected, and what the journal made of it; `wrong` is empty when all is right."""
+    """
+    A fault as it was injected, and what the journal made of it; `wrong` is empty when all is right.
+    """
 
     fault: str
     attempt: int
@@ -191,9 +200,7 @@ class _Crew:
         self._members = [member for member in self._members if is_alive(member)]
         while len(self._members) < 2:
             argv = [sys.executable, "-m", "trainctl", "supervise", str(self._run.root)]
-            self._members.append(
-                spawn(argv, stdout=self._run.supervisor_log, new_session=True)
-            )
+            self._members.append(spawn(argv, stdout=self._run.supervisor_log, new_session=True))
 
     def dismiss(self) -> None:
         """Wait for them to see the run's end by themselves; end those that do not."""
@@ -237,7 +244,9 @@ def _result(run: RunDir, state: RunState, seconds: float) -> RunResult:
 def _compare(undisturbed: _Ran, faulted: _Ran) -> DemoReport:
     results = tuple(_judged(injection, faulted) for injection in faulted.injections)
     one, other = undisturbed.result, faulted.result
-    dead = {injection.node for injection in faulted.injections if injection.fault is Fault.NODE_DEATH}
+    dead = {
+        injection.node for injection in faulted.injections if injection.fault is Fault.NODE_DEATH
+    }
     quarantined = tuple(faulted.report.quarantined)
     healthy = tuple(sorted((set(quarantined) - dead) | set(undisturbed.report.quarantined)))
     left = undisturbed.left + faulted.left
@@ -319,4 +328,6 @@ def _need_torch() -> None:
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        raise ConfigError("demo: torch is not installed; `bin/demo` sets it up, or `pip install torch`")
+        raise ConfigError(
+            "demo: torch is not installed; `bin/demo` sets it up, or `pip install torch`"
+        )

@@ -1,4 +1,7 @@
-"""Effects run beside the loop, one at a time, so that neither the lease nor the look at the run waits for them."""
+"""
+Effects run beside the loop, one at a time, so that neither the lease nor the look at the run waits
+for them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class EffectThread:
         threading.Thread(target=work, name=type(action).__name__, daemon=True).start()
 
     def take(self, wait_s: float) -> Iterator[AnyEvent]:
-        """The events that came; waits up to `wait_s` for the first. Raises what the effect raised."""
+        """
+        The events that came; waits up to `wait_s` for the first. Raises what the effect raised.
+        """
         try:
             item = self._queue.get(timeout=wait_s)
             while True:

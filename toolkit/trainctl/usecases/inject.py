@@ -1,9 +1,10 @@
 """
 Fault injection as a tool: real faults into a real run, one after the other, each named beforehand.
 
-A fault waits until the run trains and has committed something since the last fault, is injected, and is
-*dealt with* when the journal says so; only then comes the next. What happens inside a rank goes through the
-plan file that `trainctl.train.inject` reads; all else is done from outside (signals, requests).
+A fault waits until the run trains and has committed something since the last fault, is injected,
+and is *dealt with* when the journal says so; only then comes the next. What happens inside a rank
+goes through the plan file that `trainctl.train.inject` reads; all else is done from outside
+(signals, requests).
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ INJECTED_MESSAGE = "injected by trainctl: a bug in the program"
 
 
 def parse_faults(names: list[str]) -> tuple[Fault, ...]:
-    """The faults of `--inject`, in order; `none` is no fault. Raises UsageError naming what is known."""
+    """
+    The faults of `--inject`, in order; `none` is no fault. Raises UsageError naming what is known.
+    """
     known = ", ".join(fault.value for fault in Fault)
     faults = []
     for name in names:
@@ -79,7 +82,9 @@ def parse_faults(names: list[str]) -> tuple[Fault, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One fault as it was injected: into which attempt, at which node and rank, after which step."""
+    """
+    One fault as it was injected: into which attempt, at which node and rank, after which step.
+    """
 
     fault: Fault
     attempt: int
@@ -93,8 +98,8 @@ class Injector:
     """
     Injects `faults` into the run at `run`, one after the other.
 
-    `poll()` looks once and does what is due; it returns the journal's new events. `kill_node` ends a
-    node's process tree by its grant. `rank_of` says which rank the n-th fault hits.
+    `poll()` looks once and does what is due; it returns the journal's new events. `kill_node` ends
+    a node's process tree by its grant. `rank_of` says which rank the n-th fault hits.
     """
 
     run: RunDir

@@ -1,9 +1,10 @@
 """
-The supervisor's loop: observe → evolve → decide → journal what is intended → act → journal what happened.
+The supervisor's loop: observe → evolve → decide → journal what is intended → act → journal what
+happened.
 
-Its whole state is the fold of the journal, so it can be killed at any instant and started anywhere; what
-is kept beside it (when the attempt was launched by this process's clock, which lines of trainer.jsonl were
-heard) is found again by looking.
+Its whole state is the fold of the journal, so it can be killed at any instant and started anywhere;
+what is kept beside it (when the attempt was launched by this process's clock, which lines of
+trainer.jsonl were heard) is found again by looking.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from trainctl.adapters.requests import read_requests
 from trainctl.base.clock import Clock
 from trainctl.base.config import RunConfig
 from trainctl.base.rundir import RunDir
-from trainctl.model.errors import TrainctlError
+from trainctl.model.errors import LeaseLost, TrainctlError
 from trainctl.model.events import AnyEvent, StopRequested
 from trainctl.policy import actions as do
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import evolve
 from trainctl.policy.limits import Limits
-from trainctl.policy.notice import notice
+from trainctl.policy.notice import AttemptView, notice
 from trainctl.policy.state import Phase, RunState
 from trainctl.usecases.effect_thread import EffectThread
 from trainctl.usecases.effects import Effects
@@ -32,6 +33,9 @@ from trainctl.usecases.interrupts import Interrupts
 TICK_S = 0.05
 """The loop sleeps so long when nothing happens; an effect that ends wakes it."""
 REQUESTS_EVERY_MS = 500
+EFFECT_RETRY_S = 2.0
+EFFECT_TRIES = 300
+"""An effect that cannot be done (storage away, a full disk) is tried for ten minutes."""
 JOURNAL_RETRY_S = 1.0
 JOURNAL_TRIES = 600
 """A full disk is waited for ten minutes: the attempt trains on, and a fact must not be lost."""
@@ -44,7 +48,9 @@ _ONCE = frozenset({"loaded", "checkpoint_committed", "checkpoint_failed", "train
 
 @dataclass(slots=True)
 class Loop:
-    """One holder's time: built on a lease that was just won and the state folded from the journal."""
+    """
+    One holder's time: built on a lease that was just won and the state folded from the journal.
+    """
 
     run: RunDir
     config: RunConfig
@@ -56,8 +62,11 @@ class Loop:
     clock: Clock
     interrupts: Interrupts
     tell: Callable[[AnyEvent], None]
+    warn: Callable[[str], None]
     _thread: EffectThread = field(default_factory=EffectThread)
     _said: set[tuple[str, int, int]] = field(default_factory=set)
+    _failed: int = 0
+    _retry_ms: int = 0
     _launched_ms: int = 0
     _progress_ms: int = 0
     _requests_ms: int = -REQUESTS_EVERY_MS
@@ -90,14 +99,28 @@ class Loop:
                 return
             case do.PassOnStop():
                 if self.state.stop is not None:
-                    self.effects.take_hold(self.state).voice.say(stop=self.state.stop.value)
+                    self.effects.attempt.take_hold(self.state).voice.say(stop=self.state.stop.value)
             case do.Watch():
                 pass
             case _:
-                if self._thread.action is None:
+                if self._thread.action is None and self.clock.mono_ms() >= self._retry_ms:
                     self._begin(action)
-        for event in self._thread.take(TICK_S):
-            self.record(event)
+        try:
+            for event in self._thread.take(TICK_S):
+                self.record(event)
+                self._failed = 0
+        except LeaseLost:
+            raise
+        except (TrainctlError, OSError) as error:
+            self._effect_failed(action, error)
+
+    def _effect_failed(self, action: do.Action, error: Exception) -> None:
+        """Storage or cluster would not: the intent stays open, so the effect is tried again."""
+        self._failed += 1
+        if self._failed > EFFECT_TRIES:
+            raise error
+        self._retry_ms = self.clock.mono_ms() + int(EFFECT_RETRY_S * 1000)
+        self.warn(f"{type(action).__name__}: {error}; trying again in {EFFECT_RETRY_S:.0f} s")
 
     def _begin(self, action: do.Action) -> None:
         intent = do.intent(action)
@@ -145,9 +168,10 @@ class Loop:
         if self.state.phase not in _LOOKING:
             return
         now_ms = self.clock.mono_ms()
+        runs = self.state.phase is Phase.RUNNING  # else the effect in flight looks by itself
         view = replace(
-            self.effects.view(self.state),
-            lines=self.effects.take_hold(self.state).ear.hear_trainer(),
+            self.effects.attempt.view(self.state) if runs else AttemptView({}),
+            lines=self.effects.attempt.take_hold(self.state).ear.hear_trainer(),
             age_ms=now_ms - self._launched_ms,
             since_progress_ms=now_ms - self._progress_ms,
             launch_limit_ms=int(self.config.detect.launch_s * 1000),

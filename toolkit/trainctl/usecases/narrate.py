@@ -14,7 +14,7 @@ def line_of(event: AnyEvent) -> str | None:
     return f"would: {text}" if event.would else text
 
 
-def _text(event: AnyEvent) -> str | None:  # noqa: C901, PLR0911, PLR0912 — one case an event
+def _text(event: AnyEvent) -> str | None:  # noqa: C901, PLR0912 — one case an event
     match event:
         case ev.SupervisorStarted():
             return f"term {event.term}: supervisor {event.pid} on {event.host} owns the run"

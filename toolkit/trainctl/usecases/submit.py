@@ -1,7 +1,8 @@
 """
 Make a run from a configuration, or take an ended one up again, and start its supervisor.
 
-A run directory appears whole or not at all: it is made under another name beside its place and renamed.
+A run directory appears whole or not at all: it is made under another name beside its place and
+renamed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def submit(
     say: Say = say,
 ) -> int:
     """
-    Validate, make the run directory, write `run_created`, and supervise; returns the run's exit code.
+    Validate, make the run directory, write `run_created`, and supervise; returns the run's exit
+    code.
 
     Raises ConfigError (nothing was created) for a bad configuration or an unusable directory.
     """
@@ -138,7 +140,10 @@ def resume(
         raise ConfigError(f"{run.root}: the journal has no run_created; nothing to resume")
     view = read_lease(run)
     if state.phase is not Phase.ENDED and view is not None and not view.released:
-        say(f"{run.root}: not ended; the holder of term {view.term} is pid {view.info.pid} on {view.info.host}")
+        say(
+            f"{run.root}: not ended; "
+            f"the holder of term {view.term} is pid {view.info.pid} on {view.info.host}"
+        )
     if dry_run:
         say(f"would resume {run.root} from step {max(state.committed, 0)}")
         return 0
@@ -180,7 +185,8 @@ def _refuse_existing(run: RunDir) -> None:
     view = read_lease(run) if run.leases.is_dir() else None
     if view is not None and not view.released:
         raise ConfigError(
-            f"{run.root}: belongs to a running supervisor (pid {view.info.pid} on {view.info.host}); "
+            f"{run.root}: belongs to a running supervisor "
+            f"(pid {view.info.pid} on {view.info.host}); "
             f"`trainctl status {run.root}` shows it"
         )
     hint = f"`trainctl resume {run.root}` takes it up" if run.config.exists() else "it is not a run"

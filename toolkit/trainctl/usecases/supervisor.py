@@ -1,8 +1,8 @@
 """
 Supervise a run: win the lease or stand by, hold it, end with the run's exit code.
 
-Any number of supervisors may be started for a run: one holds the lease, the others stand by. A holder
-that loses the lease stands by again.
+Any number of supervisors may be started for a run: one holds the lease, the others stand by. A
+holder that loses the lease stands by again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from trainctl.adapters.cluster import Cluster
 from trainctl.adapters.journal import JournalWriter, read_journal
 from trainctl.adapters.lease import Lease, LeaseInfo, Standby, read_lease
 from trainctl.base.clock import Clock, SystemClock, boot_id
@@ -26,6 +28,7 @@ from trainctl.policy.state import Phase
 from trainctl.usecases.effects import Effects
 from trainctl.usecases.endings import ending_line
 from trainctl.usecases.interrupts import Interrupts
+from trainctl.usecases.kit import Kit
 from trainctl.usecases.loop import Loop
 from trainctl.usecases.narrate import line_of
 from trainctl.usecases.worlds import limits_of, make_cluster, make_pager
@@ -43,27 +46,44 @@ def say(line: str) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 — for the rest of this process
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """
+    What a supervisor works with; a test puts another file layer, cluster or clock in its place.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    files: Files = field(default_factory=Files)
+    cluster_of: Callable[[RunConfig, RunDir, str], Cluster] = make_cluster
+    effects_of: type[Effects] = Effects
+
+
 def supervise(
-    run: RunDir, *, seat: str = "here", dry_run: bool = False, say: Say = say, files: Files | None = None
+    run: RunDir,
+    *,
+    seat: str = "here",
+    dry_run: bool = False,
+    say: Say = say,
+    tools: Tools | None = None,
 ) -> int:
     """
     Own the run until it ends, or stand by until it is ours or has ended; returns its exit code.
 
-    Ctrl-C while it is ours is a stop request (a second one: now); while standing by it only ends the standby.
+    Ctrl-C while it is ours is a stop request (a second one: now); while standing by it only ends
+    the standby.
     """
-    files = files or Files()
+    tools = tools or Tools()
     config = load_run_config(run.config)
-    clock = SystemClock()
     if dry_run:
         return _say_what_would_be_done(run, say)
     interrupts = Interrupts()
     with interrupts.installed():
         while True:
-            lease = _win_or_wait(run, seat, interrupts, clock, files, say)
+            lease = _win_or_wait(run, seat, interrupts, tools, say)
             if lease is None:
                 return _code_of(run)
             try:
-                return _hold(run, config, lease, seat, interrupts, clock, files, say)
+                return _hold(run, config, lease, seat, interrupts, tools, say)
             except LeaseLost as lost:
                 say(f"{lost}; standing by")
 
@@ -72,12 +92,11 @@ def _win_or_wait(
     run: RunDir,
     seat: str,
     interrupts: Interrupts,
-    clock: Clock,
-    files: Files,
+    tools: Tools,
     say: Say,
 ) -> Lease | None:
     """The lease, as soon as it can be had; None where the run has ended or the terminal gave up."""
-    standby = Standby(run, _info(seat), clock=clock, files=files)
+    standby = Standby(run, _info(seat), clock=tools.clock, files=tools.files)
     announced = ""
     while True:
         if _has_ended(run) or interrupts.count:
@@ -85,12 +104,12 @@ def _win_or_wait(
         lease = standby.poll()
         if lease is not None:
             return lease
-        view = read_lease(run, files=files)
+        view = read_lease(run, files=tools.files)
         holder = f"{view.info.host}:{view.info.pid} (term {view.term})" if view else ""
         if holder and holder != announced and not view_is_released(view):
             say(f"standing by: {holder} owns the run")
             announced = holder
-        clock.sleep(STANDBY_S)
+        tools.clock.sleep(STANDBY_S)
 
 
 def view_is_released(view: object) -> bool:
@@ -118,8 +137,7 @@ def _hold(
     lease: Lease,
     seat: str,
     interrupts: Interrupts,
-    clock: Clock,
-    files: Files,
+    tools: Tools,
     say: Say,
 ) -> int:
     """One term: fold what is known, live, and give the run up in order."""
@@ -130,7 +148,7 @@ def _hold(
     state = fold(past.events)
     if state.created is None:
         raise ConfigError(f"{run.root}: the journal has no run_created; was it made by `submit`?")
-    journal = JournalWriter(run, lease.term, clock, boot_id(), files)
+    journal = JournalWriter(run, lease.term, tools.clock, boot_id(), tools.files)
 
     def tell(event: AnyEvent) -> None:
         if (line := line_of(event)) is not None:
@@ -142,20 +160,23 @@ def _hold(
         limits=limits_of(config),
         lease=lease,
         journal=journal,
-        effects=Effects(
-            run,
-            config,
-            make_cluster(config, run, state.created.run_id),
-            make_pager(config),
-            term=lease.term,
-            still_mine=lease.check,
-            clock=clock,
-            files=files,
+        effects=tools.effects_of(
+            Kit(
+                run=run,
+                config=config,
+                cluster=tools.cluster_of(config, run, state.created.run_id),
+                pager=make_pager(config),
+                term=lease.term,
+                still_mine=lease.check,
+                clock=tools.clock,
+                files=tools.files,
+            )
         ),
         state=state,
-        clock=clock,
+        clock=tools.clock,
         interrupts=interrupts,
         tell=tell,
+        warn=lambda text: say(f"warning: {text}"),
     )
     loop.remember(past.events)
     read_term, read_seq = past.last

@@ -1,0 +1,311 @@
+"""
+Effects on an attempt: launch it, hear it, gather evidence, tear it down, find out what an earlier
+holder did of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainctl.adapters.checkpoints import latest_committed
+from trainctl.adapters.cluster import NodeLife, Step, StepLife
+from trainctl.model.agent import AgentPhase, LaunchSpec, NodeSeat
+from trainctl.model.errors import CheckpointError, ClusterError
+from trainctl.model.events import (
+    AnyEvent,
+    AttemptAdopted,
+    AttemptLaunched,
+    AttemptVoided,
+    CheckpointCommitted,
+    Detected,
+    Gathered,
+    LaunchIntended,
+    TornDown,
+)
+from trainctl.policy import actions as do
+from trainctl.policy.blame import judge
+from trainctl.policy.notice import AttemptView, findings_of
+from trainctl.policy.state import RunState
+from trainctl.usecases.attempts import (
+    Ear,
+    Voice,
+    claim,
+    lay_out,
+    read_launch,
+    write_launch,
+)
+from trainctl.usecases.kit import Kit, grants, run_id, step_name
+
+AGENT_GONE = frozenset({AgentPhase.ENDED, AgentPhase.REFUSED})
+ADOPT_S = 3.0
+"""A launch that an earlier holder began has so long to be found on all its nodes."""
+VOID_WAIT_S = 3.0
+"""An agent reads its control cells every second; after a void it has had time to read thrice."""
+SETTLE_S = 0.15
+"""After the first failure with a reason of its own, so long is waited for a better one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The checkpoint that an attempt starts from; `path` "" is a fresh start."""
+
+    step: int
+    path: str
+    attempt: int
+    refused: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The supervisor's hold on the attempt that runs: its word and its hearing."""
+
+    voice: Voice
+    ear: Ear
+    launch_error: str = ""
+
+
+class AttemptEffects:
+    """What is done to the attempt of the state; each method yields the events of what happened."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._attempt: Attempt | None = None
+
+    def launch(self, action: do.Launch, state: RunState) -> Iterator[AnyEvent]:
+        """Claim the number, lay out the folder, start the agents; void it where it was claimed."""
+        kit = self._kit
+        kit.still_mine()
+        if not claim(kit.run, action.attempt, action.seats, kit.files):
+            yield from self._void(action.attempt, action.step_name, action.seats, state)
+            return
+        self._attempt = attempt = self._hold(action.attempt, action.seats)
+        attempt.voice.say()
+        try:
+            chosen = self._choose_checkpoint()
+            if chosen.step > state.committed:  # its writer died before it could tell
+                yield CheckpointCommitted(
+                    attempt=chosen.attempt, step=chosen.step, path=chosen.path
+                )
+            spec = self._spec(action, state, chosen)
+            write_launch(kit.run, spec, kit.files)
+            kit.still_mine()
+            kit.cluster.launch(self._step(spec, state))
+        except (ClusterError, CheckpointError) as error:
+            attempt.launch_error = str(error)
+            yield Detected(attempt=action.attempt, cause="launch_failed", detail=str(error))
+        else:
+            yield _launched(spec, chosen.refused)
+
+    def _choose_checkpoint(self) -> Chosen:
+        """
+        What to start from: the highest committed checkpoint that verifies, and why newer ones did
+        not.
+        """
+        folder = self._kit.config.checkpoint.dir or str(self._kit.run.checkpoints)
+        found = latest_committed(folder, layout=self._kit.config.checkpoint.layout)
+        refused = tuple(f"{one.path}: {one.reason}" for one in found.refused)
+        if found.best is None:
+            return Chosen(-1, "", 0, refused)
+        return Chosen(found.best.step, str(found.best.path), found.best.attempt, refused)
+
+    def _spec(self, action: do.Launch, state: RunState, chosen: Chosen) -> LaunchSpec:
+        held = grants(state, action.seats)
+        config = self._kit.config
+        return LaunchSpec(
+            run=config.name,
+            run_id=run_id(state),
+            run_dir=str(self._kit.run.root),
+            attempt=action.attempt,
+            term=self._kit.term,
+            step_name=action.step_name,
+            cluster=config.cluster,
+            seats=tuple(NodeSeat(grant.node, grant.address) for grant in held),
+            ranks_per_node=config.size.ranks_per_node,
+            command=config.command,
+            env=config.env,
+            launcher=config.launcher,
+            checkpoint_dir=config.checkpoint.dir or str(self._kit.run.checkpoints),
+            resume=chosen.path,
+            resume_step=chosen.step if chosen.path else None,
+            stop_grace_s=config.restart.stop_grace_s,
+            save_grace_s=config.restart.save_grace_s,
+            orphan_s=config.restart.orphan_s,
+        )
+
+    def _step(self, spec: LaunchSpec, state: RunState) -> Step:
+        return Step(
+            name=spec.step_name,
+            nodes=grants(state, tuple(seat.node for seat in spec.seats)),
+            argv=(
+                sys.executable,
+                "-m",
+                "trainctl.node.agent",
+                "--run-dir",
+                spec.run_dir,
+                "--attempt",
+                str(spec.attempt),
+            ),
+            env={},
+            output=self._kit.run.nodes(spec.attempt),
+        )
+
+    def _hold(self, number: int, seats: tuple[str, ...]) -> Attempt:
+        return Attempt(
+            voice=Voice(self._kit.run, number, self._kit.term, self._kit.files),
+            ear=Ear(self._kit.run, number, seats, self._kit.files),
+        )
+
+    def take_hold(self, state: RunState) -> Attempt:
+        """The hold on the attempt of `state`, taken now where an earlier term launched it."""
+        if self._attempt is None or self._attempt.ear.attempt != state.attempt:
+            self._attempt = self._hold(state.attempt, state.seats)
+        return self._attempt
+
+    def gather(self, state: RunState) -> Iterator[AnyEvent]:
+        """
+        Look until the failure has a reason of its own, or all ranks ended, or the bound is reached.
+
+        The first failure seen is often a consequence (a peer's socket closed): the lead may be a
+        moment behind it. So a lead must stand for `SETTLE_S`, and without one the whole bound is
+        used.
+        """
+        attempt = self.take_hold(state)
+        end_ms = self._kit.clock.mono_ms() + int(self._kit.config.detect.gather_s * 1000)
+        stands_since: int | None = None
+        attempt.voice.ask_for_reports()
+        while True:
+            findings = findings_of(state, self.view(state), attempt.launch_error)
+            now_ms = self._kit.clock.mono_ms()
+            stands_since = (stands_since or now_ms) if judge(findings).first else None
+            settled = stands_since is not None and now_ms - stands_since >= SETTLE_S * 1000
+            whole = len(findings.exits) >= min(findings.world, 256) or bool(findings.launch_error)
+            if settled or whole or state.stop_now or now_ms >= end_ms:
+                break
+            self._kit.clock.sleep(0.02)
+        yield Gathered(attempt=state.attempt, findings=findings)
+
+    def view(self, state: RunState) -> AttemptView:
+        """One look at the attempt of `state` by its agents' cells and the cluster."""
+        attempt = self.take_hold(state)
+        held = grants(state, state.seats)
+        agents = attempt.ear.hear_agents()
+        try:
+            lives = self._kit.cluster.observe(held)
+            steps = self._kit.cluster.find_step(step_name(state), held)
+        except ClusterError:
+            lives, steps = {}, {}
+        silent = [
+            node
+            for node, life in steps.items()
+            if life is StepLife.ENDED
+            and (node not in agents or agents[node].phase not in AGENT_GONE)
+        ]
+        if silent:  # its last word may have been written between our look and the cluster's
+            agents = attempt.ear.hear_agents(silent)
+        return AttemptView(
+            agents=dict(agents),
+            gone=frozenset(node for node, life in lives.items() if life is NodeLife.GONE),
+            vanished=frozenset(
+                node
+                for node in silent
+                if node not in agents or agents[node].phase not in AGENT_GONE
+            ),
+        )
+
+    def tear_down(self, state: RunState) -> Iterator[AnyEvent]:
+        """Ask the agents, who let a save in flight finish; then the cluster, which asks nobody."""
+        self._kit.still_mine()
+        attempt = self.take_hold(state)
+        attempt.voice.say(kill=True, now=state.stop_now)
+        held = grants(state, state.seats)
+        bound_s = self._kit.config.restart.save_grace_s + self._kit.config.detect.teardown_s
+        end_ms = self._kit.clock.mono_ms() + int(bound_s * 1000)
+        while self._kit.clock.mono_ms() < end_ms and self._alive(state):
+            self._kit.clock.sleep(0.02)
+        try:
+            left = self._kit.cluster.tear_down(
+                step_name(state), held, self._kit.config.detect.teardown_s
+            )
+        except ClusterError:
+            left = tuple(self._alive(state))
+        yield TornDown(attempt=state.attempt, leftover=left)
+
+    def _alive(self, state: RunState) -> list[str]:
+        """
+        Nodes of the attempt whose agent has not said that it is done, and is not known to be gone.
+        """
+        view = self.view(state)
+        return [
+            node
+            for node in state.seats
+            if node not in view.gone
+            and node not in view.vanished
+            and (node in view.agents and view.agents[node].phase not in AGENT_GONE)
+        ]
+
+    def recover_launch(self, intent: LaunchIntended, state: RunState) -> Iterator[AnyEvent]:
+        """
+        Adopt where the step is on all its nodes; else void the number, whatever may still start.
+        """
+        end_ms = self._kit.clock.mono_ms() + int(ADOPT_S * 1000)
+        while True:
+            lives = self._find_step(intent, state)
+            if lives and all(life in (StepLife.RUNNING, StepLife.ENDED) for life in lives.values()):
+                self._attempt = self._hold(intent.attempt, intent.seats)
+                self._attempt.voice.say()
+                spec = read_launch(self._kit.run, intent.attempt)
+                yield AttemptAdopted(
+                    attempt=intent.attempt, resume_step=spec.resume_step if spec else None
+                )
+                return
+            if self._kit.clock.mono_ms() >= end_ms:
+                break
+            self._kit.clock.sleep(0.1)
+        yield from self._void(intent.attempt, intent.step_name, intent.seats, state)
+
+    def _find_step(self, intent: LaunchIntended, state: RunState) -> dict[str, StepLife]:
+        try:
+            return self._kit.cluster.find_step(intent.step_name, grants(state, intent.seats))
+        except ClusterError:
+            return {}
+
+    def _void(
+        self, number: int, name: str, seats: tuple[str, ...], state: RunState
+    ) -> Iterator[AnyEvent]:
+        """
+        Make sure that nothing is ever started under this number.
+
+        The folder is completed where the old holder died half-way (so that its own claim fails),
+        the word `void` is left for every agent that may still start, and what runs already is
+        killed by name.
+        """
+        self._kit.still_mine()
+        spec = read_launch(self._kit.run, number)
+        if spec is not None:
+            seats = tuple(seat.node for seat in spec.seats)
+        lay_out(self._kit.run, number, seats, self._kit.files)
+        voice = Voice(self._kit.run, number, self._kit.term, self._kit.files)
+        voice.say(void=True)
+        ear = Ear(self._kit.run, number, seats, self._kit.files)
+        self._kit.clock.sleep(VOID_WAIT_S)
+        held = grants(state, tuple(node for node in seats if node in state.nodes))
+        try:
+            left = self._kit.cluster.tear_down(name, held, self._kit.config.detect.teardown_s)
+        except ClusterError as error:
+            left = (str(error),)
+        agents = ear.hear_agents()
+        alive = [n for n, agent in agents.items() if agent.phase not in AGENT_GONE]
+        voice.close()
+        said = f"; not torn down: {', '.join(left)}" if left else ""
+        said += f"; agents last heard on {', '.join(alive)}" if alive else ""
+        yield AttemptVoided(
+            attempt=number, reason=f"its launch was begun by an earlier holder{said}"
+        )
+
+
+def _launched(spec: LaunchSpec, refused: tuple[str, ...]) -> AttemptLaunched:
+    return AttemptLaunched(
+        attempt=spec.attempt, resume_step=spec.resume_step, resume=spec.resume, refused=refused
+    )

@@ -1,0 +1,47 @@
+"""What effects work with: one term's hold on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainctl.adapters.cluster import Cluster
+from trainctl.adapters.pager import Pager
+from trainctl.base.clock import Clock
+from trainctl.base.config import RunConfig
+from trainctl.base.files import Files
+from trainctl.base.rundir import RunDir
+from trainctl.model.events import NodeGrant
+from trainctl.policy.state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """
+    `still_mine` raises LeaseLost where the run is not ours; asked before what has no way back.
+    """
+
+    run: RunDir
+    config: RunConfig
+    cluster: Cluster
+    pager: Pager
+    term: int
+    still_mine: Callable[[], None]
+    clock: Clock
+    files: Files
+
+
+def step_name(state: RunState) -> str:
+    """The unique name of the current attempt's step."""
+    run = state.created.run if state.created else "run"
+    return f"{run}-a{state.attempt:04d}"
+
+
+def run_id(state: RunState) -> str:
+    """The run's id; "" in a journal that lost its first line."""
+    return state.created.run_id if state.created else ""
+
+
+def grants(state: RunState, nodes: tuple[str, ...]) -> tuple[NodeGrant, ...]:
+    """The grants of these nodes, in this order; a node that is not held is left out."""
+    return tuple(state.nodes[node].grant for node in nodes if node in state.nodes)
