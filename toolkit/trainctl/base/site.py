@@ -31,7 +31,6 @@ class SiteConfig(msgspec.Struct, frozen=True):
 
     site_dir: str = ""
     page_command: tuple[str, ...] = ()
-    local_root: str = ""
 
 
 def load_site_config(environ: Mapping[str, str] = os.environ) -> SiteConfig:
@@ -52,9 +51,9 @@ def parse_site_config(text: str, source: str) -> SiteConfig:
         hint = f" (did you mean {like}?)" if like else ""
         names = ", ".join(sorted(known))
         raise ConfigError(f"{source}: unknown key {', '.join(unknown)}{hint}; known: {names}")
-    for key in ("SITE_DIR", "LOCAL_ROOT"):
-        if not (values.get(key) or "/").startswith("/"):
-            raise ConfigError(f"{source}: {key}: found {values[key]}; allowed: an absolute path")
+    if not (values.get("SITE_DIR") or "/").startswith("/"):
+        found = values["SITE_DIR"]
+        raise ConfigError(f"{source}: SITE_DIR: found {found}; allowed: an absolute path")
     fields: dict[str, object] = {known[key]: value for key, value in values.items() if value}
     if "page_command" in fields:
         fields["page_command"] = _words(values["PAGE_COMMAND"], f"{source}: PAGE_COMMAND")

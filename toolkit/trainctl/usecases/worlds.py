@@ -7,6 +7,7 @@ from trainctl.adapters.local import LocalCluster
 from trainctl.adapters.pager import CommandPager, Pager, StderrPager
 from trainctl.base.config import RunConfig
 from trainctl.base.rundir import RunDir
+from trainctl.base.site import load_site_config
 from trainctl.model.errors import ConfigError
 from trainctl.policy.limits import Limits
 
@@ -21,9 +22,10 @@ def make_cluster(config: RunConfig, run: RunDir, run_id: str) -> Cluster:
 
 
 def make_pager(config: RunConfig) -> Pager:
-    """The page command of run.toml, else standard error."""
-    if config.page.command:
-        return CommandPager(config.page.command, config.page.timeout_s)
+    """The page command of run.toml, else the site's, else standard error."""
+    command = config.page.command or load_site_config().page_command
+    if command:
+        return CommandPager(command, config.page.timeout_s)
     return StderrPager()
 
 
