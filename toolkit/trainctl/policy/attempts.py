@@ -72,7 +72,13 @@ def alive(state: RunState, event: AttemptLaunched | AttemptAdopted) -> RunState:
     state = seen(state, event)
     if event.attempt != state.attempt or state.phase is not Phase.LAUNCHING:
         return state
-    return replace(state, phase=Phase.RUNNING, open_intent=None)
+    state = replace(state, phase=Phase.RUNNING, open_intent=None)
+    refused = isinstance(event, AttemptLaunched) and bool(event.refused)
+    if event.resume_step is None and not refused:
+        return state  # as intended
+    # The launch looked at the checkpoints themselves: it may have found one less, or one more.
+    start = -1 if event.resume_step is None else event.resume_step
+    return replace(state, resume_step=start, step_from=start, step=start)
 
 
 def voided(state: RunState, event: AttemptVoided) -> RunState:

@@ -26,6 +26,7 @@ from trainctl.model.events import (
 )
 from trainctl.policy import actions as do
 from trainctl.policy.blame import judge
+from trainctl.policy.naming import step_name
 from trainctl.policy.notice import AttemptView, findings_of
 from trainctl.policy.state import RunState
 from trainctl.usecases.attempts import (
@@ -36,7 +37,7 @@ from trainctl.usecases.attempts import (
     read_launch,
     write_launch,
 )
-from trainctl.usecases.kit import Kit, grants, run_id, step_name
+from trainctl.usecases.kit import Kit, grants, run_id
 
 AGENT_GONE = frozenset({AgentPhase.ENDED, AgentPhase.REFUSED})
 ADOPT_S = 3.0
@@ -193,7 +194,7 @@ class AttemptEffects:
         agents = attempt.ear.hear_agents()
         try:
             lives = self._kit.cluster.observe(held)
-            steps = self._kit.cluster.find_step(step_name(state), held)
+            steps = self._kit.cluster.find_step(step_name(state, state.attempt), held)
         except ClusterError:
             lives, steps = {}, {}
         silent = [
@@ -226,7 +227,7 @@ class AttemptEffects:
             self._kit.clock.sleep(0.02)
         try:
             left = self._kit.cluster.tear_down(
-                step_name(state), held, self._kit.config.detect.teardown_s
+                step_name(state, state.attempt), held, self._kit.config.detect.teardown_s
             )
         except ClusterError:
             left = tuple(self._alive(state))

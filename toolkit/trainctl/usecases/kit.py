@@ -31,12 +31,6 @@ class Kit:
     files: Files
 
 
-def step_name(state: RunState) -> str:
-    """The unique name of the current attempt's step."""
-    run = state.created.run if state.created else "run"
-    return f"{run}-a{state.attempt:04d}"
-
-
 def run_id(state: RunState) -> str:
     """The run's id; "" in a journal that lost its first line."""
     return state.created.run_id if state.created else ""

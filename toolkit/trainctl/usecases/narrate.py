@@ -27,6 +27,9 @@ def _text(event: AnyEvent) -> str | None:  # noqa: C901, PLR0912 — one case an
         case ev.LaunchIntended():
             start = f"step {event.resume_step}" if event.resume_step is not None else "the start"
             return f"attempt {event.attempt}: launching on {', '.join(event.seats)} from {start}"
+        case ev.AttemptLaunched() if event.refused:
+            start = f"step {event.resume_step}" if event.resume else "the start"
+            return f"attempt {event.attempt}: starts from {start}; not taken: {event.refused[0]}"
         case ev.AttemptAdopted():
             return f"attempt {event.attempt}: found alive, adopted"
         case ev.AttemptVoided():

@@ -157,7 +157,7 @@ def _hold(
     loop = Loop(
         run=run,
         config=config,
-        limits=limits_of(config),
+        limits=limits_of(config, run),
         lease=lease,
         journal=journal,
         effects=tools.effects_of(

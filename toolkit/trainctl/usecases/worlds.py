@@ -29,8 +29,8 @@ def make_pager(config: RunConfig) -> Pager:
     return StderrPager()
 
 
-def limits_of(config: RunConfig) -> Limits:
-    """The policy's limits as run.toml has them."""
+def limits_of(config: RunConfig, run: RunDir) -> Limits:
+    """The policy's limits as run.toml has them; `run` is named in what people are told to type."""
     restart = config.restart
     return Limits(
         act=restart.act,
@@ -44,4 +44,5 @@ def limits_of(config: RunConfig) -> Limits:
         backoff_max_s=restart.backoff_max_s,
         preflight=config.preflight.mode != "off",
         can_replace=True,
+        run_dir=str(run.root),
     )
