@@ -9,23 +9,34 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-#: Node-local folder of beats and flags; its presence is what "under trainctl" means.
 BEATS = "TRAINCTL_BEATS"
-#: The attempt's number, in decimal.
+"""Node-local folder of beats and flags; that it is set is what "under trainctl" means."""
+
 ATTEMPT = "TRAINCTL_ATTEMPT"
-#: The run's name or id, and the run directory.
+"""The attempt's number, in decimal."""
+
 RUN = "TRAINCTL_RUN"
 RUN_DIR = "TRAINCTL_RUN_DIR"
-#: The node's name, as the run knows it.
+
 NODE = "TRAINCTL_NODE"
-#: trainer.jsonl of this attempt; global rank 0 appends to it.
+"""The node's name, as the run knows it."""
+
 TRAINER_LOG = "TRAINCTL_TRAINER_LOG"
-#: Where checkpoints go.
+"""trainer.jsonl of this attempt; global rank 0 appends to it."""
+
 CHECKPOINT_DIR = "TRAINCTL_CHECKPOINT_DIR"
-#: The committed checkpoint to start from, by the supervisor's choice; set and empty: from scratch.
+
 RESUME = "TRAINCTL_RESUME"
-#: A plan of faults, for tests and the demo only; see `trainctl.train.inject`.
+"""The committed checkpoint to start from, as the supervisor chose; set and empty: from scratch."""
+
+RESUME_STEP = "TRAINCTL_RESUME_STEP"
+"""Its step, in decimal; needed only where the path's name does not say it."""
+
 INJECT = "TRAINCTL_INJECT"
+"""A plan of faults, for tests and the demo alone; see `trainctl.train.inject`."""
+
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""torchelastic's: where a rank leaves its last words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class Rank:
     local_rank: int = 0
     world: int = 1
     attempt: int = 0
+    supervised: bool = False
 
 
 def rank() -> Rank:
@@ -45,9 +57,10 @@ def rank() -> Rank:
         local_rank=_number("LOCAL_RANK", 0),
         world=_number("WORLD_SIZE", 1),
         attempt=_number(ATTEMPT, 0),
+        supervised=bool(os.environ.get(BEATS)),
     )
 
 
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else default
+    return int(text) if text.isascii() and text.isdecimal() else default
