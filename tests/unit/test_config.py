@@ -203,7 +203,7 @@ def test_a_wrong_value_in_the_file_is_not_blamed_on_an_override(tmp_path: Path) 
         (GOOD + "[[size]]\nnodes = 1", "size: found [{ nodes = 1 }]; allowed: a table, [size]"),
         (GOOD + "[restart]\ncrash_loop = 1", "restart.crash_loop: found 1; allowed"),
         (GOOD + "[restart]\nact = 1", "restart.act: found 1; allowed: true or false"),
-        (GOOD + "[restart]\nmax_failures = -1", "restart.max_failures: found -1; allowed"),
+        (GOOD + "[restart]\nmax_failures = 0", "restart.max_failures: found 0; allowed"),
         (GOOD + "[restart]\nbackoff_base_s = nan", "restart.backoff_base_s: found nan; allowed"),
         (GOOD + "[restart]\nbackoff_max_s = inf", "restart.backoff_max_s: found inf; allowed"),
         (GOOD + "[restart]\nbackoff_base_s = 700", "allowed: restart.backoff_base_s (700.0) or mo"),
@@ -287,7 +287,7 @@ overrides = st.fixed_dictionaries(
         "checkpoint": st.fixed_dictionaries({"dir": plain}),
         "page": st.fixed_dictionaries({"command": st.lists(words.filter(bool))}),
         "restart": st.fixed_dictionaries(
-            {"max_failures": st.none() | st.integers(0, 99), "act": st.booleans()},
+            {"max_failures": st.none() | st.integers(1, 99), "act": st.booleans()},
         ),
         "detect": st.fixed_dictionaries({"gather_s": st.floats(0.1, 1e6)}),
     },

@@ -88,11 +88,11 @@ class RestartConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: False: decide and journal, do nothing.
     act: bool = True
     #: In the run's whole life; None: no such limit.
-    max_failures: Count | None = None
+    max_failures: AtLeastOne | None = None
     failures_without_progress: AtLeastOne = 50
     failures_per_hour: AtLeastOne = 10
     #: Planned stops that the run resumes from by itself (time limit, preemption).
-    stops: Count = 1000
+    stops: AtLeastOne = 1000
     #: Two failures are the least that can be "the same again".
     crash_loop: Annotated[int, Meta(ge=2, le=1_000_000)] = 3
     early_deaths: AtLeastOne = 3
