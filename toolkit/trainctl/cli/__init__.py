@@ -1,1 +1,1 @@
-"""The command line: parse, call a use case, print."""
+"""The command line: parse, call a use case, print. No decisions, no I/O of its own."""
