@@ -21,10 +21,32 @@ def tell(action: do.Action) -> str:
             return "watch"
         case do.Record(event):
             return f"would: {tell_event(event)}" if event.would else tell_event(event)
+        case do.Recover(event):
+            return f"recover {event.kind}"
+        case do.Page(key):
+            return f"page {key}"
+        case do.Gather() | do.TearDown() | do.PassOnStop() | do.Launch() | do.Preflight():
+            return _tell_of_attempt(action)
+        case _:
+            return _tell_of_nodes(action)
+
+
+def _tell_of_nodes(action: do.Action) -> str:
+    match action:
         case do.RequestGang(name, nodes, exclude):
             return " ".join(["gang", name, "of", str(nodes), *_without(exclude)])
         case do.RequestReplacement(name, exclude):
             return " ".join(["replacement", name, *_without(exclude)])
+        case do.Quarantine(node):
+            return f"quarantine {node}"
+        case do.Release(nodes):
+            return f"release {' '.join(nodes)}"
+        case _:
+            raise AssertionError(f"{action} is told elsewhere")
+
+
+def _tell_of_attempt(action: do.Action) -> str:
+    match action:
         case do.Preflight(attempt, round_, nodes):
             return f"check a{attempt:04d} round {round_}: {' '.join(nodes)}"
         case do.Launch():
@@ -36,14 +58,8 @@ def tell(action: do.Action) -> str:
             return f"gather a{attempt:04d}"
         case do.TearDown(attempt):
             return f"tear down a{attempt:04d}"
-        case do.Quarantine(node):
-            return f"quarantine {node}"
-        case do.Release(nodes):
-            return f"release {' '.join(nodes)}"
-        case do.Page(key):
-            return f"page {key}"
-        case do.Recover(event):
-            return f"recover {event.kind}"
+        case _:
+            raise AssertionError(f"{action} is told elsewhere")
 
 
 def tell_event(event: AnyEvent) -> str:

@@ -1,11 +1,10 @@
 """
-A small pure world that a run is played in: it performs the policy's actions, remembers each effect
-by name, and has faults that are told it beforehand.
+A small pure world that a run is played in (`support.player`): it performs the policy's actions,
+remembers each effect by name, and has faults that are told it beforehand.
 
-`Player` is the supervisor's loop in a few lines, with no thread and no file. It can be killed at any
-of its steps (before and after each effect, before and after each line of the journal) and another
-plays on from the same journal, as a new term. Like the real thing it looks up what the one before
-left open: a launch that is found is adopted, one that is not is voided for ever.
+Like the real thing it looks up what an earlier supervisor left open: a launch that is found is
+adopted, one that is not is voided for ever. It asserts what must never be: two attempts alive, a
+launch on a node that was given back, a resume from anything but the highest committed step.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from enum import StrEnum
 
 import msgspec
 
-from support.telling import tell
 from trainctl.model.events import (
     AnyEvent,
     AttemptAdopted,
-    AttemptExited,
     AttemptLaunched,
     AttemptVoided,
     CheckpointCommitted,
@@ -45,9 +42,7 @@ from trainctl.model.events import (
     ReplacementGranted,
     ReplacementIntended,
     ReplacementRequested,
-    RunCreated,
     StopRequested,
-    SupervisorStarted,
     TeardownIntended,
     TornDown,
     TrainingDone,
@@ -55,11 +50,7 @@ from trainctl.model.events import (
 from trainctl.model.evidence import Findings, RankError, RankExit
 from trainctl.model.outcome import Outcome
 from trainctl.policy import actions as do
-from trainctl.policy.decide import decide
-from trainctl.policy.evolve import evolve, fold
-from trainctl.policy.limits import Limits
-from trainctl.policy.naming import bare
-from trainctl.policy.state import Phase, RunState
+from trainctl.policy.state import RunState
 
 START_MS = 1_796_087_400_000
 
@@ -95,6 +86,20 @@ class Fault:
 
 Faults = Callable[[int, tuple[str, ...]], Fault]
 """From the number of launches before (not the attempt's number) and the seats, to the fault."""
+
+
+def one_after_another(*faults: Fault) -> Faults:
+    """The first launches end so; then the run finishes."""
+    return lambda number, _seats: (
+        faults[number] if number < len(faults) else Fault(Fate.FINISHES, commits=True)
+    )
+
+
+def bad_node(node: str) -> Faults:
+    """Whatever runs on this node fails there."""
+    return lambda _number, seats: (
+        Fault(Fate.KILLED, seat=seats.index(node)) if node in seats else Fault(Fate.FINISHES)
+    )
 
 
 @dataclass
@@ -135,18 +140,28 @@ class World:
     def perform(self, action: do.Action, state: RunState) -> list[AnyEvent]:
         """Do it; the events of what happened."""
         match action:
-            case do.RequestGang(name, nodes, exclude):
-                return self._gang(name, nodes, exclude)
-            case do.RequestReplacement(name, exclude):
-                return self._replacement(name, exclude)
-            case do.Preflight():
-                return [self._check(action)]
             case do.Launch():
                 return self._launch(action)
             case do.Gather(attempt):
                 return [Gathered(attempt=attempt, findings=self._findings[attempt])]
             case do.TearDown(attempt):
                 return self._tear_down(attempt)
+            case do.Page(key, message):
+                self.pages.append(key)
+                return [Paged(key=key, message=message)]
+            case do.Recover(intent):
+                return self._recover(intent, state)
+            case _:
+                return self._perform_on_nodes(action)
+
+    def _perform_on_nodes(self, action: do.Action) -> list[AnyEvent]:
+        match action:
+            case do.RequestGang(name, nodes, exclude):
+                return self._gang(name, nodes, exclude)
+            case do.RequestReplacement(name, exclude):
+                return self._replacement(name, exclude)
+            case do.Preflight():
+                return [self._check(action)]
             case do.Quarantine(node, reason):
                 if node not in self.quarantined:
                     self._once(f"quarantine {node}")
@@ -154,11 +169,6 @@ class World:
                 return [NodeQuarantined(node=node, reason=reason)]
             case do.Release(nodes, reason):
                 return self._release(nodes, reason)
-            case do.Page(key, message):
-                self.pages.append(key)
-                return [Paged(key=key, message=message)]
-            case do.Recover(intent):
-                return self._recover(intent, state)
             case _:
                 raise AssertionError(f"{action} is no effect")
 
@@ -238,9 +248,7 @@ class World:
         facts += self._end(number, seats, fault, step)
         self._facts[number] = tuple(facts)
 
-    def _end(
-        self, number: int, seats: tuple[str, ...], fault: Fault, step: int
-    ) -> list[AnyEvent]:
+    def _end(self, number: int, seats: tuple[str, ...], fault: Fault, step: int) -> list[AnyEvent]:
         node, rank = seats[fault.seat], fault.seat * self.ranks_per_node + fault.local
         failed = Detected(attempt=number, cause="rank_failed", node=node, rank=rank)
         over = Detected(attempt=number, cause="all_exited")
@@ -331,126 +339,3 @@ class World:
         self.void.add(attempt)
         self.alive.discard(attempt)
         return [AttemptVoided(attempt=attempt, reason="it was never started")]
-
-
-class Killed(Exception):
-    """The supervisor is no more."""
-
-
-@dataclass
-class Player:
-    """One supervisor after another on one journal."""
-
-    world: World
-    limits: Limits = field(default_factory=lambda: Limits(can_replace=True))
-    journal: list[AnyEvent] = field(default_factory=list)
-    #: The steps of the play at which the supervisor is killed.
-    kill_at: frozenset[int] = frozenset()
-    #: Called with the state before and after each event.
-    check: Callable[[RunState, AnyEvent, RunState], None] | None = None
-    state: RunState = field(default_factory=RunState)
-    now_ms: int = START_MS
-    steps: int = 0
-    told: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        created = RunCreated(
-            run="run",
-            run_id="run-1",
-            cluster="local",
-            nodes=self.world.size,
-            spares=self.world.spares,
-            ranks_per_node=self.world.ranks_per_node,
-        )
-        self.write(created)
-
-    def write(self, event: AnyEvent) -> None:
-        """Journal and fold one event."""
-        term = event.term or self.state.term
-        stamped = msgspec.structs.replace(
-            event, v=1, term=term, seq=len(self.journal) + 1, at_ms=self.now_ms
-        )
-        self.journal.append(stamped)
-        before, self.state = self.state, evolve(self.state, stamped)
-        if self.check is not None:
-            self.check(before, stamped, self.state)
-        if isinstance(event, CheckpointCommitted):
-            self.world.committed = max(self.world.committed, event.step)
-
-    def play(self, most: int = 4000) -> RunState:
-        """To the run's end, however often the supervisor is killed on the way."""
-        for _ in range(len(self.kill_at) + 1):
-            self.state = fold(self.journal)
-            self.now_ms += 15_000
-            self.write(SupervisorStarted(term=self.state.term + 1))
-            try:
-                self._live(most)
-            except Killed:
-                continue
-            return self.state
-        raise AssertionError("killed more often than was told")
-
-    def _live(self, most: int) -> None:
-        for _ in range(most):
-            if self.state.phase is Phase.ENDED:
-                return
-            if not self._look() and self._do(decide(self.state, self.limits, self.now_ms)):
-                return
-        raise AssertionError(f"no end within {most} steps: {self.told[-20:]}")
-
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps - 1 in self.kill_at:
-            raise Killed
-
-    def _look(self) -> bool:
-        """One fact more of the attempt that runs, unless the journal has it."""
-        if self.state.phase is not Phase.RUNNING:
-            return False
-        known = {bare(event) for event in self.journal}
-        for fact in self.world.facts(self.state.attempt):
-            if fact not in known:
-                self._step()
-                self.now_ms += 1000
-                self.write(fact)
-                return True
-        return False
-
-    def _do(self, action: do.Action) -> bool:
-        """Perform one action; True when there is nothing left to wait for."""
-        match action:
-            case do.Watch(until_ms):
-                assert until_ms or not self.limits.act, f"stuck in {self.state.phase}"
-                self.now_ms = max(self.now_ms + 1, until_ms)
-                return not until_ms
-            case do.Record(event):
-                self._step()
-                self.told.append(tell(action))
-                self.write(event)
-            case do.PassOnStop():
-                self.now_ms += 1000
-            case _:
-                self._perform(action)
-        return False
-
-    def _perform(self, action: do.Action) -> None:
-        assert decide(self.state, self.limits, self.now_ms) == action
-        if not isinstance(action, do.Recover):
-            self.told.append(tell(action))
-        self._step()
-        intent = do.intent(action)
-        if intent is not None and self.state.open_intent is None:
-            self.write(intent)
-            again = decide(self.state, self.limits, self.now_ms)
-            assert again == action, f"{tell(action)} became {tell(again)} once it was intended"
-            self._step()
-        events = self.world.perform(action, self.state)
-        self._step()
-        self.now_ms += 500
-        for event in events:
-            self.write(event)
-            self._step()
-
-    def exits(self) -> list[AttemptExited]:
-        """The verdicts, in order."""
-        return [event for event in self.journal if isinstance(event, AttemptExited)]

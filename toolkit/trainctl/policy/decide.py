@@ -54,7 +54,7 @@ def decide(state: RunState, limits: Limits, now_ms: int, judge: Judge = blame) -
     `judge` gives the verdict on what was gathered of an attempt; by default `policy.blame.judge`.
     """
     action = _decide(state, limits, now_ms, judge)
-    return action if limits.act else _would(state, action)
+    return action if limits.act else _would(state, action, judge)
 
 
 def _decide(state: RunState, limits: Limits, now_ms: int, judge: Judge) -> Action:
@@ -128,7 +128,7 @@ def _verdict(state: RunState, judge: Judge) -> AttemptExited:
 # --- observe-only -----------------------------------------------------------------------------
 
 
-def _would(state: RunState, action: Action) -> Action:
+def _would(state: RunState, action: Action, judge: Judge) -> Action:
     """
     Observe-only: what is seen and judged is recorded, what would be done is said once.
 
@@ -143,7 +143,7 @@ def _would(state: RunState, action: Action) -> Action:
     said = msgspec.structs.replace(_said(action), would=True)
     if bare(said) not in state.would:
         return Record(said)
-    return Watch()
+    return Record(_verdict(state, judge)) if isinstance(action, TearDown) else Watch()
 
 
 def _said(action: Action) -> AnyEvent:
