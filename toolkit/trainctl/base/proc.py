@@ -18,10 +18,12 @@ from typing import NamedTuple
 from trainctl.base.processes import Identity as Identity
 from trainctl.base.processes import ancestors as ancestors
 from trainctl.base.processes import descendants as descendants
+from trainctl.base.processes import environment_of as environment_of
 from trainctl.base.processes import identity_of as identity_of
 from trainctl.base.processes import is_alive as is_alive
 from trainctl.base.processes import kill_all as kill_all
 from trainctl.base.processes import kill_tree as kill_tree
+from trainctl.base.processes import own_processes_with as own_processes_with
 from trainctl.base.processes import send_signal as send_signal
 
 OUTPUT_LIMIT = 4 << 20

@@ -13,6 +13,7 @@ Every file name of a run, in one class; nothing else spells one.
         nodes/HOST/state            cell, the agent
         nodes/HOST/{log,flight,stacks}/
     checkpoints/                    unless run.toml says otherwise
+    cluster/                        the local cluster's own record of its nodes
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ class RunDir:
     def checkpoints(self) -> Path:
         """Where checkpoints go unless run.toml says otherwise."""
         return self.root / "checkpoints"
+
+    @property
+    def cluster(self) -> Path:
+        """The local cluster's record of its nodes: who was granted, when each was given back."""
+        return self.root / "cluster"
 
     @property
     def supervisor_log(self) -> Path:

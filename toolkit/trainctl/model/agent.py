@@ -56,6 +56,10 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_dir: str
     resume: str = ""
     resume_step: int | None = None
+    #: For `{collective_timeout_s}`: what the process group is to be given.
+    collective_timeout_s: float = 600.0
+    #: Where the ranks start; "": where the agent was started.
+    cwd: str = ""
     #: From the stop flag to the KILL of ranks that have not ended.
     stop_grace_s: float = 120.0
     #: For a save in flight when the attempt is torn down.

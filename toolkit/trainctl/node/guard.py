@@ -9,8 +9,8 @@ Stdlib only, and run as a plain file, so that it starts in a few milliseconds an
 - It is a child subreaper: helpers that daemonise (double fork, setsid) come back to it as children.
 - When its parent dies (parent-death signal, caught) it kills every descendant. Its child has
   parent-death signal KILL, so that a KILL of the guard itself reaches the command as well.
-- When the command ends it writes the exit file, then kills every descendant that is left, then ends
-  the same way: with the same code, or by the same signal.
+- When the command ends it writes the exit file (`swept`: killed for the death of our parent), then
+  kills every descendant that is left, then ends the same way: same code, or by the same signal.
 
 `--parent PID` is the parent it expects: one that died before the parent-death signal was armed is
 noticed. `--under-guard` is for a guard that something else starts (torchrun): the guard named in
@@ -74,7 +74,7 @@ def main() -> None:
             options["--start-file"],
             f'{{"guard": {guard}, "pid": {child}, "at_ms": {time.time_ns() // 1_000_000}}}\n',
         )
-    status = watch(child, parent)
+    status, swept = watch(child, parent)
     ended_ms, ended_ns = time.time_ns() // 1_000_000, time.monotonic_ns()
     code = os.waitstatus_to_exitcode(status)
     if "--exit-file" in options:
@@ -82,7 +82,7 @@ def main() -> None:
             options["--exit-file"],
             f'{{"pid": {child}, "code": {code if code >= 0 else "null"}, '
             f'"signal": {-code if code < 0 else "null"}, '
-            f'"at_ms": {ended_ms}, "mono_ns": {ended_ns}}}\n',
+            f'"at_ms": {ended_ms}, "mono_ns": {ended_ns}, "swept": {str(swept).lower()}}}\n',
         )
     sweep()
     end_as(code)
@@ -160,20 +160,26 @@ def become(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"trainctl guard: cannot start {command[0]!r}: {error}\n".encode())
+        os.write(2, f"trainctl guard: error: cannot start {command[0]!r}: {error}\n".encode())
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def watch(child: int, parent: int) -> int:
-    """Wait for the child, or for the parent's death, which is made the child's; its wait status."""
+def watch(child: int, parent: int) -> tuple[int, bool]:
+    """
+    Wait for the child, or for the parent's death, which is made the child's.
+
+    Its wait status, and whether it was we who killed it.
+    """
+    swept = False
     while True:
         signum = signal.sigwait({signal.SIGCHLD, PARENT_DIED})
         # The signal follows the parent's *thread*: while the parent is the same nothing happened,
         # and the kernel sends it again when the process goes.
         if signum == PARENT_DIED and os.getppid() != parent:
             kill_descendants()
+            swept = True
         if (status := reap().get(child)) is not None:
-            return status
+            return status, swept
 
 
 def reap() -> dict[int, int]:
