@@ -124,8 +124,10 @@ def _through_typer(argv: list[str]) -> int:
     # What follows a bare `--` is a program of the user's with options of its own.
     cut = argv.index("--") if argv[0] == "submit" and "--" in argv else len(argv)
     words, rest = argv[:cut], tuple(argv[cut + 1 :])
-    app = build(argv[0] if argv[0] in COMMANDS else "")
-    bad_usage = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    app = build(next((word for word in words if word in COMMANDS), ""))
+    bad_usage: type[Exception] = next(
+        c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+    )
     try:
         code = app(words, prog_name="trainctl", standalone_mode=False, obj=rest)
     except typer.Abort:
