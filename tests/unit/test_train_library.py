@@ -36,9 +36,9 @@ def outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         if name.startswith(("TRAINCTL_", "TORCHELASTIC_")) or name in ("RANK", "WORLD_SIZE"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    this_rank._this.clear()
+    this_rank.made.clear()
     yield
-    this_rank._this.clear()
+    this_rank.made.clear()
 
 
 class Agent:

@@ -20,10 +20,11 @@ import mmap
 import os
 import struct
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from time import monotonic_ns
 
 _SLOT = struct.Struct("=QqqqqqqQ")
 _FLAGS = struct.Struct("=QQ")
@@ -158,17 +159,18 @@ class BeatWriter:
 
     def __init__(self, folder: str | os.PathLike[str], local_rank: int) -> None:
         self._slots = _map(beat_file(folder, local_rank), 2 * _SLOT.size, write=True)
-        self._flags = memoryview(_map(Path(folder) / FLAGS_FILE, _FLAGS.size, write=False)).cast(
-            "Q"
-        )
+        self.flags: Sequence[int] = memoryview(
+            _map(Path(folder) / FLAGS_FILE, _FLAGS.size, write=False)
+        ).cast("Q")
         self._pack = _SLOT.pack_into
         last = _newest(self._slots[:])
         self._seq = last[0] if last else 0
         self._pid = os.getpid()
-        self._step = -1
+        self.step = -1
+        """The last ended step."""
         self._committed = -1
         self._phase = 0
-        self._phase_ns = time.monotonic_ns()
+        self._phase_ns = monotonic_ns()
         self._write(self._phase_ns)
 
     @property
@@ -178,8 +180,8 @@ class BeatWriter:
 
     def beat(self, step: int) -> None:
         """The rank has ended `step`. The first beat ends the phase `init`."""
-        now = time.monotonic_ns()
-        self._step = step
+        now = monotonic_ns()
+        self.step = step
         if self._phase == 0:
             self._phase, self._phase_ns = 2, now
         self._seq = seq = self._seq + 1
@@ -199,25 +201,25 @@ class BeatWriter:
     def enter(self, phase: Phase) -> None:
         """A phase begins: that is a sign of life, too."""
         self._phase = PHASES.index(phase)
-        self._phase_ns = time.monotonic_ns()
+        self._phase_ns = monotonic_ns()
         self._write(self._phase_ns)
 
     def committed(self, step: int) -> None:
         """The rank knows `step` to be committed."""
         self._committed = step
-        self._write(time.monotonic_ns())
+        self._write(monotonic_ns())
 
     def stop(self) -> bool:
         """Whether the agent asks this node's ranks to end."""
-        return self._flags[0] != 0
+        return self.flags[0] != 0
 
     def dump(self) -> int:
         """The number of the last demand for a dump."""
-        return self._flags[1]
+        return self.flags[1]
 
     def _write(self, now: int) -> None:
         self._seq = seq = self._seq + 1
-        fields = (self._pid, self._step, self._phase, now, self._phase_ns, self._committed)
+        fields = (self._pid, self.step, self._phase, now, self._phase_ns, self._committed)
         self._pack(self._slots, (seq & 1) << 6, seq, *fields, seq)
 
 

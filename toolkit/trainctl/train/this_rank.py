@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import SupportsFloat
@@ -30,10 +30,17 @@ class ThisRank:
         self.who = environment.rank()
         self.beats = _beats(self.who)
         self.log = _log(self.who)
-        self.step = -1
+        self.alone = self.who.world == 1 or not self.who.supervised
+        """No other rank is asked before this one stops."""
+        self.flags: Sequence[int] = self.beats.flags if self.beats else (0,)
         self.stopping = False
         self._vote: collective.Vote | None = None
         self._next_loss_ns = 0
+
+    @property
+    def step(self) -> int:
+        """The last ended step, as far as beats told; -1 for none."""
+        return self.beats.step if self.beats is not None else -1
 
     # --- signs of life ----------------------------------------------------------------------
 
@@ -75,9 +82,9 @@ class ThisRank:
 
     def stop_agreed(self) -> bool:
         """See `trainctl.train.stop_agreed`."""
-        if self.stopping:
-            return True
-        if collective.world() == 1:
+        if self.stopping or not self.who.supervised:
+            return self.stopping
+        if self.who.world == 1 or collective.world() == 1:
             agreed = self.wants_stop()
         else:
             agreed = self._vote is not None and self._vote.any_yes()
@@ -111,11 +118,12 @@ def _log(who: environment.Rank) -> TrainerLog | None:
     return TrainerLog(Path(path), who.attempt)
 
 
-_this: list[ThisRank] = []
+made: list[ThisRank] = []
+"""Empty until the first call of the library; then the one object of this process."""
 
 
 def this_rank() -> ThisRank:
     """The one object of this process."""
-    if not _this:
-        _this.append(ThisRank())
-    return _this[0]
+    if not made:
+        made.append(ThisRank())
+    return made[0]
