@@ -203,6 +203,27 @@ CASES: dict[str, Case] = {
         found(raised(0, "ValueError", "boom", "train.py:step"), silent=("node-3",)),
         Outcome.APP_ERROR,
     ),
+    "a_cell_that_cannot_be_read_once_ranks_took_steps_accuses_no_node": Case(
+        found(raised(0, "RuntimeError", PEER, step=40), silent=("node-3",)), Outcome.UNKNOWN_END
+    ),
+    "a_note_that_explains_nothing_is_no_failed_launch": Case(
+        found(notes=(note("2 stray processes were killed", "sweep", "node-1"),)),
+        Outcome.UNKNOWN_END,
+    ),
+    "a_killed_launcher_took_its_ranks_along": Case(
+        found(
+            killed(1, 9, by_us=True),
+            raised(0, "RuntimeError", PEER),
+            notes=(note("the launcher was killed by signal 9", "exit", "node-2", role=Role.LEAD),),
+        ),
+        Outcome.KILLED_UNKNOWN,
+        first=(1,),
+    ),
+    "a_bind_failure_among_the_notes_of_a_failed_launch_is_a_port_in_use": Case(
+        found(launch_error="node-1: RendezvousClosedError", notes=(note(BIND, "log", "node-1"),)),
+        Outcome.LAUNCH_FAILED,
+        exception="port_in_use",
+    ),
     "an_agent_that_vanished_took_its_ranks_along": Case(
         found(
             raised(0, "RuntimeError", PEER),
@@ -260,7 +281,7 @@ CASES: dict[str, Case] = {
         Outcome.LAUNCH_FAILED,
     ),
     "no_rank_seen_and_a_reason_given_is_a_failed_launch": Case(
-        found(notes=(note("control cells could not be read", source="agent", node="node-1"),)),
+        found(notes=(note("control cells unreadable", "agent", "node-1", role=Role.LEAD),)),
         Outcome.LAUNCH_FAILED,
         says=("control cells",),
     ),
@@ -348,6 +369,12 @@ CASES: dict[str, Case] = {
         Outcome.APP_ERROR,
         exception="ValueError",
         place="train.py:step",
+    ),
+    "a_class_name_is_not_said_twice": Case(
+        found(raised(1, "Oops", "my.pkg.Oops: injected", "train.py:step")),
+        Outcome.APP_ERROR,
+        says=("raised Oops: injected in",),
+        exception="Oops",
     ),
     "a_class_name_in_the_message_is_read": Case(
         found(raised(1, "", "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to", "m.py:f")),

@@ -47,8 +47,9 @@ def launch_failed(seen: Seen) -> Verdict | None:
     """No rank was ever started."""
     if not (why := seen.findings.launch_error):
         return None
-    if _port_taken(why):
-        return _port_verdict(seen, why)
+    said = (why, *(note.text for note in seen.findings.notes))
+    if port := next((text for text in said if _port_taken(text)), None):
+        return _port_verdict(seen, port)
     return verdict(seen, Outcome.LAUNCH_FAILED, f"the launch failed: {sentences.cut(why)}")
 
 
@@ -89,23 +90,32 @@ def cluster_ended_it(seen: Seen) -> Verdict | None:
 
 
 def agent_vanished(seen: Seen) -> Verdict | None:
-    """An agent died without a word and its guard killed the ranks with it: the others lost them."""
-    gone = tuple(note.node for note in seen.findings.notes if _is_vanished(note))
+    """
+    An agent or a launcher was killed, and its guard killed the ranks with it: others lost them.
+    """
+    notes = seen.findings.notes
+    killed = tuple(note.node for note in notes if _is_launcher_killed(note))
+    gone = tuple(note.node for note in notes if _is_vanished(note))
+    what = "the agent ended without a word" if gone else "the launcher was killed"
+    gone = gone or killed
     if not gone:
         return None
     return verdict(
         seen,
         Outcome.KILLED_UNKNOWN,
-        f"the agent on {sentences.nodes(gone)} ended without a word, and its ranks with it",
-        "the node is up; nothing says who killed the agent",
+        f"{what} on {sentences.nodes(gone)}, and its ranks ended with it",
+        "the node is up; nothing says who killed it",
         first=seats_on(seen, gone),
-        exception="agent vanished",
+        exception=what,
     )
 
 
 def node_is_silent(seen: Seen) -> Verdict | None:
-    """An agent never wrote while others did: that node. None wrote: the launch, nobody's node."""
-    if not seen.silent:
+    """
+    An agent never wrote while others did: that node. None wrote: the launch, nobody's node. Where
+    ranks took steps every agent had written, so that its cell only cannot be read now.
+    """
+    if not seen.silent or any(end.step >= 0 for end in seen.findings.exits):
         return None
     seats = len(seen.findings.seats)
     if len(seen.silent) == seats or len(seen.silent) > max(2, seats // 5):
@@ -153,18 +163,19 @@ def nothing_started(seen: Seen) -> Verdict | None:
     """No rank was ever seen, and something says why."""
     if seen.signs or seen.clean:
         return None
-    telling = [
-        note
-        for note in seen.findings.notes
-        if note.role is not Role.CONSEQUENCE and note.text.strip()
-    ]
-    if not telling:
+    note = next(
+        (one for one in seen.findings.notes if one.role is Role.LEAD and one.text.strip()), None
+    )
+    if note is None:
         return None
-    note = min(telling, key=lambda one: one.role is not Role.LEAD)
     where = f" on {note.node}" if note.node else ""
     return verdict(
         seen, Outcome.LAUNCH_FAILED, f"no rank was seen to start{where}: {sentences.cut(note.text)}"
     )
+
+
+def _is_launcher_killed(note: Evidence) -> bool:
+    return note.role is Role.LEAD and "the launcher was killed by signal 9" in note.text
 
 
 def _is_vanished(note: Evidence) -> bool:

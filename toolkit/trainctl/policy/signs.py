@@ -197,7 +197,11 @@ def exception_of(error: RankError) -> str:
 
 def message_of(error: RankError) -> str:
     """The words themselves: one line, without the class name and without advice."""
-    words = _CLASS_PREFIX.sub("", _ADVICE.sub("", error.message), count=1).strip()
+    words = _ADVICE.sub("", error.message).strip()
+    name, colon, rest = words.partition(":")
+    if colon and error.exception and name.rpartition(".")[2] == error.exception:
+        words = rest.strip()
+    words = _CLASS_PREFIX.sub("", words, count=1).strip()
     return words.splitlines()[0].strip() if words else ""
 
 
