@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,7 +56,10 @@ def command(
     if show_list:
         print_table(
             (("attempt", "right"), ("bytes", "right"), ("changed", "left"), ("file", "left")),
-            [(str(f.attempt), str(f.bytes), utc(f.at_ms), f.path) for f in logs.files],
+            [
+                (str(f.attempt), str(f.bytes), utc(f.at_ms), _below(f.path, found))
+                for f in logs.files
+            ],
         )
         return 0
     if logs.why:
@@ -64,6 +68,10 @@ def command(
     if follow:
         _follow(found, logs.files)
     return 0
+
+
+def _below(path: str, run: RunDir) -> str:
+    return os.path.relpath(path, run.root)
 
 
 def _tail(files: Sequence[LogFile], lines: int) -> None:

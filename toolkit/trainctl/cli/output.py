@@ -53,6 +53,11 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]
     console().print(table)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 failure`, `3 failures`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def utc(at_ms: int) -> str:
     """`2026-12-01 04:37:22Z`, or `-` for no time."""
     if at_ms <= 0:

@@ -88,18 +88,18 @@ def _where(row: AttemptRow) -> str:
 
 
 def _show_sums(report: Report) -> None:
-    from trainctl.cli.output import print_line
+    from trainctl.cli.output import counted, print_line
 
     sums = report.totals
     pending = f", {sums.steps_pending} pending" if sums.steps_pending else ""
     print_line("")
     print_line(
-        f"{sums.attempts} attempts: {sums.failures} failures, {sums.stops} planned stops; "
-        f"{sums.takeovers} takeovers"
+        f"{counted(sums.attempts, 'attempt')}: {counted(sums.failures, 'failure')}, "
+        f"{counted(sums.stops, 'planned stop')}; {counted(sums.takeovers, 'takeover')}"
     )
     print_line(
-        f"{sums.steps_done} steps done: {sums.steps_kept} kept, {sums.steps_lost} lost{pending}; "
-        f"{sums.checkpoints} checkpoints committed, {sums.failed_saves} failed"
+        f"{counted(sums.steps_done, 'step')} done: {sums.steps_kept} kept, {sums.steps_lost} lost"
+        f"{pending}; {counted(sums.checkpoints, 'checkpoint')} committed, {sums.failed_saves} failed"
     )
     print_line(f"quarantined: {', '.join(report.quarantined) or 'nobody'}")
     if report.void_events or report.unknown_events:

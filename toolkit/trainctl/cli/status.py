@@ -73,7 +73,9 @@ def _step(step: int) -> str:
 
 
 def _failures(status: Status) -> str:
-    stops = f", {status.stops_total} planned stops" if status.stops_total else ""
+    from trainctl.cli.output import counted
+
+    stops = f", {counted(status.stops_total, 'planned stop')}" if status.stops_total else ""
     return f"{status.failures_total}, {status.failures_since_progress} since the last commit{stops}"
 
 

@@ -18,6 +18,8 @@ from trainctl.policy.state import Phase, RunState
 from trainctl.usecases.narrate import line_of
 
 FOLLOW_S = 0.5
+LONGEST = 160
+"""Characters of an event that nobody found words for; --json has all of it."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,4 +153,5 @@ def _fields(event: AnyEvent) -> str:
     """The event's own fields, for one that nobody found words for."""
     built = msgspec.to_builtins(event)
     own = {key: value for key, value in built.items() if key not in _STAMP and key != "kind"}
-    return ", ".join(f"{key} {value}" for key, value in own.items() if value not in ("", [], {}))
+    text = ", ".join(f"{key} {value}" for key, value in own.items() if value not in ("", [], {}))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
