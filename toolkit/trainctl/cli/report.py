@@ -99,7 +99,8 @@ def _show_sums(report: Report) -> None:
     )
     print_line(
         f"{counted(sums.steps_done, 'step')} done: {sums.steps_kept} kept, {sums.steps_lost} lost"
-        f"{pending}; {counted(sums.checkpoints, 'checkpoint')} committed, {sums.failed_saves} failed"
+        f"{pending}; {counted(sums.checkpoints, 'checkpoint')} committed, "
+        f"{sums.failed_saves} failed"
     )
     print_line(f"quarantined: {', '.join(report.quarantined) or 'nobody'}")
     if report.void_events or report.unknown_events:
