@@ -62,6 +62,7 @@ class Agent:
     ranks: Ranks
     desk: Desk
     logs: Path
+    failed_grace_s: float = FAILED_GRACE_S
     _phase: AgentPhase = AgentPhase.STARTING
     _children: dict[int, int | None] = field(default_factory=dict)
     _codes: dict[int, int] = field(default_factory=dict)
@@ -140,7 +141,7 @@ class Agent:
         """Why it is time to kill, if it is."""
         if self.ranks.first_failure_ns() is not None:
             saving = self.ranks.is_saving(self.spec.save_grace_s)
-            grace_s = FAILED_GRACE_S + (self.spec.save_grace_s if saving else 0.0)
+            grace_s = self.failed_grace_s + (self.spec.save_grace_s if saving else 0.0)
             self._deadline(now + grace_s, "a rank failed and no supervisor ended the attempt")
         if self.ranks.all_ended:
             self._deadline(now + BARRIER_BOUND_S, "the launcher outlived its ranks")
@@ -325,7 +326,8 @@ def _begin(start: Start, local_dir: Path) -> Agent:
         raise Refused(f"no folder for the ranks: {error}") from error
     start.desk.explain, start.desk.logs = _explainer(folder, logs, first), logs
     ranks = Ranks(folder, start.node, first, spec.ranks_per_node)
-    agent = Agent(start, spec, folder, ranks, start.desk, logs)
+    failed_grace_s = _number("TRAINCTL_FAILED_GRACE_S", FAILED_GRACE_S)
+    agent = Agent(start, spec, folder, ranks, start.desk, logs, failed_grace_s)
     plan = Plan(spec, node_rank, folder, logs, start.port, os.getpid(), dict(os.environ))
     start.heed_new_word()
     try:

@@ -47,6 +47,8 @@ PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 #: What a process in uninterruptible sleep may cost; it is left to the next guard up.
 SWEEP_BOUND_S = 10.0
 SWEEP_PAUSE_S = 0.005
+#: Guards further down lose their commands to the sweep and end by themselves, having written how.
+GUARD_GRACE_S = 1.0
 USAGE = 125
 
 FLAGS = ("--under-guard", "--ignore-term")
@@ -176,7 +178,7 @@ def watch(child: int, parent: int) -> tuple[int, bool]:
         # The signal follows the parent's *thread*: while the parent is the same nothing happened,
         # and the kernel sends it again when the process goes.
         if signum == PARENT_DIED and os.getppid() != parent:
-            kill_descendants()
+            kill_descendants(spare_guards=True)
             swept = True
         if (status := reap().get(child)) is not None:
             return status, swept
@@ -197,19 +199,19 @@ def reap() -> dict[int, int]:
 
 def sweep() -> None:
     """Kill descendants until none is left: a subreaper without children has none at all."""
-    deadline = time.monotonic() + SWEEP_BOUND_S
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while time.monotonic() < began + SWEEP_BOUND_S:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
-            kill_descendants()
+            kill_descendants(spare_guards=time.monotonic() < began + GUARD_GRACE_S)
             time.sleep(SWEEP_PAUSE_S)
 
 
-def kill_descendants() -> None:
-    """One KILL to every descendant that can be seen now."""
+def kill_descendants(*, spare_guards: bool) -> None:
+    """One KILL to every descendant that can be seen now, but perhaps for guards like this one."""
     table = parents()
     below = {os.getpid()}
     grew = True
@@ -218,7 +220,17 @@ def kill_descendants() -> None:
         below |= more
         grew = bool(more)
     for pid in below - {os.getpid()}:
-        kill(pid, table[pid][1])
+        if not (spare_guards and is_guard(pid)):
+            kill(pid, table[pid][1])
+
+
+def is_guard(pid: int) -> bool:
+    """Whether that process runs this file, by its command line: anybody may pretend, for a second."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return os.fsencode(__file__) in file.read(4096).split(b"\0")[:5]
+    except OSError:
+        return False
 
 
 def kill(pid: int, start_ticks: int) -> None:
