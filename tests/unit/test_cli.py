@@ -193,9 +193,8 @@ def test_the_quick_way_to_status_json_says_the_same_as_the_other(
 
     assert run(["status", str(ended_run.root), "--json"]) == 0
     quick = capsys.readouterr().out
-    build("status")(
-        ["status", str(ended_run.root), "--json"], prog_name="trainctl", standalone_mode=False
-    )
+    argv = ["status", str(ended_run.root), "--json"]
+    assert build("status")(argv, prog_name="trainctl", standalone_mode=False)() == 0
     assert capsys.readouterr().out == quick
 
 

@@ -12,6 +12,7 @@ Only the module of the command that was typed is imported: start-up time is a fe
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -96,12 +97,23 @@ def build(wanted: str = "") -> Typer:
     app.callback(invoke_without_command=True)(options)
     for name, line in COMMANDS.items():
         function = _load(name) if wanted in (name, "*") else _unloaded
-        app.command(name, short_help=line)(function)
+        app.command(name, short_help=line)(_deferred(function))
     return app
 
 
-def _unloaded() -> None:
+def _unloaded() -> int:
     """Stand in for a command that was not typed, in the list of commands."""
+    raise UsageError("options of a command stand after its name; see: trainctl --help")
+
+
+def _deferred(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Let typer parse only: it has its own ideas of broken pipes and of Ctrl-C."""
+
+    @functools.wraps(function)
+    def bind(*args: object, **options: object) -> Callable[[], int]:
+        return functools.partial(function, *args, **options)
+
+    return bind
 
 
 def _say_version() -> int:
@@ -129,11 +141,12 @@ def _through_typer(argv: list[str]) -> int:
         c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
     )
     try:
-        code = app(words, prog_name="trainctl", standalone_mode=False, obj=rest)
+        bound = app(words, prog_name="trainctl", standalone_mode=False, obj=rest)
     except typer.Abort:
         return INTERRUPTED
     except bad_usage as error:
         raise UsageError(_usage(error, words)) from None
+    code = bound() if callable(bound) else bound
     return code if isinstance(code, int) else 0
 
 

@@ -80,7 +80,8 @@ def choose(kinds: Sequence[str], attempt: int | None, last: int, *, why: bool = 
 def events_of(run: RunDir, choice: Choice) -> Events:
     """The events of a run that were asked for, oldest first."""
     journal = read_journal(run)
-    wanted = [event for event in journal.events if choice.takes(event)]
+    whole = sorted((*journal.events, *journal.unknown), key=lambda event: (event.term, event.seq))
+    wanted = [event for event in whole if choice.takes(event)]
     shown = wanted[-choice.last :] if choice.last else wanted
     return Events(
         run_dir=str(run.root),

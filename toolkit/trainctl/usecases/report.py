@@ -123,7 +123,7 @@ def report_of(run: RunDir) -> Report:
 
 def report_from(journal: Journal, run: RunDir) -> Report:
     """The report that a journal gives."""
-    facts = gather(event for event in journal.events if isinstance(event, ev.Event))
+    facts = gather(journal.events)
     rows = _rows(facts)
     created = facts.created
     kept_step = facts.done_step if facts.end is EndKind.FINISHED else facts.committed

@@ -12,7 +12,7 @@ from trainctl.adapters.lease import LeaseView, read_lease
 from trainctl.base.clock import boot_id
 from trainctl.base.processes import stat_of
 from trainctl.base.rundir import RunDir
-from trainctl.model.events import Event
+from trainctl.model.events import AnyEvent
 from trainctl.policy.evolve import fold
 from trainctl.policy.state import Failure, RunState
 from trainctl.usecases.endings import ending_line
@@ -99,8 +99,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_of(run: RunDir) -> Status:
     """The status of the run at `run`, as far as its journal and its lease can be read."""
     journal = read_journal(run)
-    events = [event for event in journal.events if isinstance(event, Event)]
-    state = fold(events)
+    state = fold(journal.events)
     created = state.created
     return Status(
         run=created.run if created else run.root.name,
@@ -121,7 +120,7 @@ def status_of(run: RunDir) -> Status:
         stops_total=state.stops_total,
         quarantined=tuple(sorted(state.quarantined)),
         stop=state.stop.value if state.stop and not state.end else "",
-        last_events=_last(events),
+        last_events=_last(journal.events),
         end=state.end.value if state.end else "",
         end_reason=state.end_reason,
         ending=ending_line(state, run.root) if state.end else "",
@@ -167,11 +166,11 @@ def _failure(failure: Failure) -> FailureStatus:
     )
 
 
-def _last(events: Sequence[Event]) -> tuple[LastEvent, ...]:
+def _last(events: Sequence[AnyEvent]) -> tuple[LastEvent, ...]:
     told: list[LastEvent] = []
     for event in reversed(events):
         if len(told) == LAST_EVENTS:
             break
-        if (text := line_of(event)) is not None:  # type: ignore[arg-type]
+        if (text := line_of(event)) is not None:
             told.append(LastEvent(at_ms=event.at_ms, kind=event.kind, text=text))
     return tuple(reversed(told))
