@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from support.mounts import needs_mounts, on_small_disk
 from trainctl.adapters.checkpoints import latest_committed
 from trainctl.model.agent import AnyTrainerLine, CommittedLine, SaveFailedLine
 from trainctl.train.beats import create_beats
@@ -168,22 +168,7 @@ def test_two_ranks_agree_that_a_save_failed_though_one_of_them_could_write(tmp_p
     assert Run(tmp_path / "killed").latest() == (-1, -1)
 
 
-FULL_DISK = """
-set -eu
-mount -t tmpfs -o size=64k,mode=700 none "$1"
-shift
-exec "$@"
-"""
-
-
-def can_mount() -> bool:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        return False
-    argv = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
-    return subprocess.run(argv, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not can_mount(), reason="needs root that may mount in a namespace of its own")
+@needs_mounts
 def test_a_full_disk_is_a_failed_save_and_the_last_checkpoint_stays(
     run: Run, tmp_path: Path
 ) -> None:
@@ -204,10 +189,10 @@ def test_a_full_disk_is_a_failed_save_and_the_last_checkpoint_stays(
         "names = sorted(path.name for path in checkpoints.folder.iterdir())\n"
         "print(json.dumps([believed, found.best.step, names]))\n"
     )
-    argv = ["unshare", "-m", "sh", "-c", FULL_DISK, "sh", str(disk), sys.executable, "-c", program]
+    argv = on_small_disk(disk, "64k", [sys.executable, "-c", program])
     done = subprocess.run(argv, capture_output=True, text=True, env=run.env(4), timeout=20)
     assert done.returncode == 0, done.stderr
-    believed, best, names = json.loads(done.stdout)
+    believed, best, names = json.loads(done.stdout.splitlines()[0])
     assert believed == [1, 1, 3]
     assert best == 3
     assert names == ["step-1.a0004", "step-3.a0004"]

@@ -213,6 +213,10 @@ def run(training: Training) -> None:
             say(training, f"stops at step {training.step} as agreed")
             return
         time.sleep(max(0.0, args.pace_s - (time.monotonic() - began)))
+    if checkpoints.committed_step != training.step:
+        save()  # the last chance of what was trained to be kept
+        if checkpoints.committed_step != training.step:
+            raise SystemExit(f"bytelm: step {training.step}, the last one, could not be saved")
     digest = training.digest()
     train.done(training.step, loss=training.loss, params_sha256=digest)
     say(training, f"done at step {training.step} loss {training.loss!r} params_sha256 {digest}")

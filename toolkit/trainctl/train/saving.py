@@ -159,8 +159,10 @@ class Save:
     def _fail(self, error: BaseException) -> None:
         number = getattr(error, "errno", None) or self._likely_errno()
         self._code = min(self._code, self._rank * _CODES + number % _CODES)
-        self._why = str(error)
-        say(f"rank {self._rank}: step {self._step} cannot be saved: {error}")
+        self._why = " ".join(str(error).split())
+        if not isinstance(error, OSError):  # torch says where in its sources, and not what
+            self._why = f"{os.strerror(number)} ({self._why})"
+        say(f"rank {self._rank}: step {self._step} cannot be saved: {self._why}")
 
     def _likely_errno(self) -> int:
         """torch does not say why a write failed: a full disk is the usual reason."""
