@@ -1,4 +1,4 @@
-"""One attempt laid out by hand, with agents started on it as real processes: what tests of nodes share."""
+"""One attempt laid out by hand and its agents as real processes: what tests of nodes share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_for(what: Callable[[], Any], bound_s: float = 10.0) -> Any:
 
 @dataclass
 class Bench:
-    """Attempt `attempt` of a run in `root`; agents and all they start carry a run id of their own."""
+    """Attempt `attempt` of a run in `root`; its agents and all they start carry its own run id."""
 
     root: Path
     nodes: int = 1

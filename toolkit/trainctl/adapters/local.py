@@ -25,10 +25,12 @@ from trainctl.base.processes import Identity, is_alive, kill_all, kill_tree, own
 from trainctl.base.rundir import RunDir
 from trainctl.model.errors import ClusterError
 from trainctl.model.events import NodeGrant
-from trainctl.node.daemon import SHUTDOWN_BOUND_S, read_identity
+from trainctl.node.daemon import read_identity
 from trainctl.node.ledger import Grant, Ledger
 
-ASK_BOUND_S = 5.0
+ASK_BOUND_S = 10.0
+LOOK_BOUND_S = 1.0
+"""For what is asked several times a second; no answer is `unknown`, and asked again."""
 KILL_BOUND_S = 5.0
 
 LOCAL_ENV = {
@@ -45,13 +47,24 @@ class LocalCluster:
     """The nodes of one run on this machine; `cluster.Cluster` says what each call means."""
 
     def __init__(
-        self, run: RunDir, run_id: str, *, root: Path | None = None, clock: Clock | None = None
+        self,
+        run: RunDir,
+        run_id: str,
+        *,
+        root: Path | None = None,
+        clock: Clock | None = None,
+        lease_stale_s: float = 300.0,
+        answer_s: float = ASK_BOUND_S,
     ) -> None:
         self._run = run
         self._run_id = run_id
         self._root = root
         self._clock = clock or SystemClock()
         self._ledger = Ledger(run.cluster)
+        self._lease_stale_s = lease_stale_s
+        #: A node that has not answered by then is taken for one that cannot be asked.
+        self._answer_s = answer_s
+        self._look_s = min(answer_s, LOOK_BOUND_S)
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -65,7 +78,7 @@ class LocalCluster:
         held = [claim for claim in claims if self._ledger.released(claim.node) is None]
         missing = [claim for claim in held if read_identity(Path(claim.folder)) is None]
         if missing:
-            start_daemons(missing, self._run, self._run_id)
+            start_daemons(missing, self._run, self._run_id, self._lease_stale_s)
         return tuple(grant for claim in held if (grant := _grant(claim)) is not None)
 
     def find(self, name: str) -> tuple[NodeGrant, ...]:
@@ -91,9 +104,7 @@ class LocalCluster:
         """Shut the nodes down, dead or alive, and remove all they had."""
         held = [grant for grant in nodes if self._ledger.released(grant.node) is None]
         living = [grant for grant in held if self._life(grant) is NodeLife.UP]
-        ask_all(
-            [Call(grant, {"op": "shutdown"}) for grant in living], SHUTDOWN_BOUND_S + ASK_BOUND_S
-        )
+        ask_all([Call(grant, {"op": "shutdown"}) for grant in living], self._answer_s)
         for grant in held:
             self._clear(grant, "given back" if grant in living else "found dead")
         return tuple(Span(grant.node, grant.start_ms, self._ledger_end(grant)) for grant in nodes)
@@ -113,7 +124,7 @@ class LocalCluster:
                 Call(g, {**request, "output": str(step.output / g.node / "log" / "agent.log")})
                 for g in step.nodes
             ],
-            ASK_BOUND_S,
+            self._answer_s,
         )
         failed = [
             f"{node}: {reply.get('error', 'no reason')}"
@@ -126,7 +137,7 @@ class LocalCluster:
     def find_step(self, name: str, nodes: Sequence[NodeGrant]) -> dict[str, StepLife]:
         """By the daemons; of a dead node by the trace that the step left in its folder."""
         living = [grant for grant in nodes if self._life(grant) is NodeLife.UP]
-        replies = ask_all([Call(grant, {"op": "steps"}) for grant in living], ASK_BOUND_S)
+        replies = ask_all([Call(grant, {"op": "steps"}) for grant in living], self._look_s)
         found: dict[str, StepLife] = {}
         for grant in nodes:
             reply = replies.get(grant.node)

@@ -45,8 +45,12 @@ def state_root() -> Path:
     return root
 
 
-def start_daemons(grants: Sequence[Grant], run: RunDir, run_id: str) -> None:
-    """Start the daemons of these nodes; ClusterError naming the nodes that did not come up."""
+def start_daemons(grants: Sequence[Grant], run: RunDir, run_id: str, lease_stale_s: float) -> None:
+    """
+    Start the daemons of these nodes; ClusterError naming the nodes that did not come up.
+
+    A node without a step ends by itself once the lease has been stale for `lease_stale_s`.
+    """
     for grant in grants:
         Path(grant.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     entries = [
@@ -55,6 +59,7 @@ def start_daemons(grants: Sequence[Grant], run: RunDir, run_id: str) -> None:
             "folder": grant.folder,
             "run_dir": str(run.root),
             "log": str(run.cluster / f"{grant.node}.log"),
+            "lease_stale_s": lease_stale_s,
         }
         for grant in grants
     ]

@@ -91,7 +91,7 @@ class Desk(threading.Thread):
             self._wake.set()
 
     def read_all_again(self) -> float:
-        """Have all control cells read from now on: done when `all_read_s` is not below the answer."""
+        """Have all control cells read anew: done once `all_read_s` is not below the answer."""
         self._all_wanted_s = time.monotonic()
         self._wake.set()
         return self._all_wanted_s

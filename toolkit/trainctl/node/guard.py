@@ -225,7 +225,7 @@ def kill_descendants(*, spare_guards: bool) -> None:
 
 
 def is_guard(pid: int) -> bool:
-    """Whether that process runs this file, by its command line: anybody may pretend, for a second."""
+    """Whether that process runs this file, by its command line: who pretends gains a second."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
             return os.fsencode(__file__) in file.read(4096).split(b"\0")[:5]

@@ -21,6 +21,7 @@ _ERROR_FILE_LIMIT = 1 << 20
 _CRASHES = frozenset({4, 5, 6, 7, 8, 11, 31})
 #: A traceback further from the end than this was survived, when a signal ended the rank.
 _STILL_THE_END = 40
+_FAR = 200
 
 _PREFIX = re.compile(r"^(\[rank\d+\]:\s?|\s*[|+]\s)+")
 """torch puts the rank before each line of an uncaught exception; exception groups draw a margin."""
@@ -34,7 +35,8 @@ _TELLING = re.compile(
     r"error|exception|fatal|terminate called|what\(\):|timed? ?out|failed|out of memory|abort",
     re.IGNORECASE,
 )
-_NATIVE_FRAME = re.compile(r"^(frame #\d+|Exception raised from )")
+#: Frames of native stacks and of tracebacks, and the program's own lines quoted in these.
+_NO_WORDS = re.compile(r'^(frame #\d+|Exception raised from |\s+File "|\s{4,}|Traceback \()')
 
 
 def last_words(
@@ -93,9 +95,8 @@ def from_log(path: Path, within: int | None = None) -> RankError | None:
     lines = tail(path)
     if (said := _traceback(lines, within)) is not None:
         return said
-    telling = [
-        line for line in lines[-200:] if _TELLING.search(line) and not _NATIVE_FRAME.match(line)
-    ]
+    plain = [line for line in lines if line.strip() and not _NO_WORDS.match(line)]
+    telling = [line for line in plain[-(within or _FAR) :] if _TELLING.search(line)]
     return RankError(message="\n".join(telling[-10:])[:MESSAGE_LIMIT]) if telling else None
 
 
