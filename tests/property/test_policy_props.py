@@ -377,9 +377,10 @@ def test_a_damaged_journal_of_a_run_keeps_its_facts(world: World, data: st.DataO
     taken = [event.attempt for event in journal if isinstance(event, ev.LaunchIntended)]
     assert state.committed == max(commits, default=-1)
     assert state.attempt >= max(taken, default=0)
-    for i in range(len(journal)):
-        before = fold(journal[:i])
-        decide(before, Limits(), journal[i].at_ms)
+    state = RunState()
+    for event in journal:
+        state = evolve(state, event)
+        decide(state, Limits(), event.at_ms)
 
 
 def _damage(journal: list[ev.AnyEvent], data: st.DataObject) -> None:

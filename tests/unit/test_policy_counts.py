@@ -11,9 +11,10 @@ from support.player import Player
 from support.telling import tell
 from support.world import START_MS, Fate, Fault, World, bad_node, one_after_another
 from trainctl.model.events import BackoffStarted, Paged, RunResumed
-from trainctl.model.outcome import Confidence, Domain, EndKind, Outcome
+from trainctl.model.outcome import DOMAIN_OF, Confidence, Domain, EndKind, Outcome, Seat, Verdict
 from trainctl.policy.actions import Record, Watch
 from trainctl.policy.backoff import wait_ms
+from trainctl.policy.crash_loop import weigh
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import fold
 from trainctl.policy.limits import Limits
@@ -82,12 +83,39 @@ def _numbers(seed: int, count: int) -> list[int]:
     return random.Random(seed).choices(range(3), k=count)
 
 
-def test_a_node_whose_failures_stay_at_one_seat_is_not_named() -> None:
-    """Nothing moved between the failures, so they follow the seat as well as the node."""
-    history = (
-        History(nodes=64, spares=0).failed(Outcome.APP_ERROR, 14).failed(Outcome.APP_ERROR, 15)
+@pytest.mark.parametrize(("moved", "domain"), [(False, Domain.SOFTWARE), (True, Domain.HARDWARE)])
+def test_a_failure_follows_its_node_only_if_the_node_has_moved(moved: bool, domain: Domain) -> None:
+    """Where nothing moved between two failures they follow the seat as well as the node."""
+    history = History(nodes=64, spares=0).failed(Outcome.APP_ERROR, 14)
+    if moved:
+        history.traded("n8", "n9")
+    state = fold(history.running().events)
+    rank = 2 * state.seats.index("n8")
+    exited = state.failures[-1].exited
+    again = Verdict(
+        Outcome.APP_ERROR,
+        Domain.SOFTWARE,
+        ("it ended",),
+        fingerprint=exited.fingerprint,
+        first=(Seat(rank, "n8"),),
     )
-    assert tell(decide(fold(history.events), Limits(), history.now_ms)).startswith("trade n8 with")
+    weighed = weigh(again, state.failures, state.seats)
+    assert weighed.domain is domain
+    assert [s.node for s in weighed.suspects] == (["n8"] if moved else [])
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DATA_ERROR, Outcome.GPU_OOM, Outcome.STORAGE_FAULT])
+def test_errors_of_data_memory_and_storage_name_no_node_however_often(outcome: Outcome) -> None:
+    history = History(nodes=64, spares=0).failed(outcome, 14).traded("n8", "n9")
+    state = fold(history.running().events)
+    again = Verdict(
+        outcome,
+        DOMAIN_OF[outcome],
+        ("it ended",),
+        fingerprint=state.failures[-1].exited.fingerprint,
+        first=(Seat(16, "n8"),),
+    )
+    assert weigh(again, state.failures, state.seats) == again
 
 
 # --- waiting ----------------------------------------------------------------------------------

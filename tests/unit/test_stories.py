@@ -24,15 +24,18 @@ from trainctl.model.events import (
     NodeVerdict,
     Paged,
     PreflightFinished,
+    ReplacementGranted,
     ReplacementIntended,
     ReplacementRequested,
     RunResumed,
+    RunStopped,
+    StopRequested,
     SupervisorStarted,
     TeardownIntended,
     TornDown,
     TrainingDone,
 )
-from trainctl.model.outcome import Confidence, Domain, Outcome, Suspect
+from trainctl.model.outcome import Confidence, Domain, EndKind, Outcome, Suspect
 from trainctl.policy.actions import Recover, intent
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import evolve, fold
@@ -169,6 +172,13 @@ STORIES: dict[str, Story] = {
         History().running().exited(Outcome.HANG, 2, suspects=suspect("n2", Confidence.GUESS)),
         "trade n2 with n4",
     ),
+    "a guess at the hardware: no quarantine": Story(
+        History().running().exited(Outcome.STRAGGLER, 2, suspects=suspect("n2", Confidence.GUESS)),
+        "trade n2 with n4",
+    ),
+    "storage that fails on one node: neither named nor traded": Story(
+        History().failed(Outcome.STORAGE_FAULT, 2), "launch a0002 on n1 n2 n3 from scratch"
+    ),
     "a likely suspect of a program's error is not quarantined": Story(
         History().running().exited(Outcome.APP_ERROR, 2, suspects=suspect("n2")),
         "trade n2 with n4",
@@ -193,6 +203,19 @@ STORIES: dict[str, Story] = {
     "one trade a failure": Story(
         History().failed(Outcome.APP_ERROR, 0).traded("n1", "n4"),
         "launch a0002 on n4 n2 n3 from scratch",
+    ),
+    "one trade a failure, also between seats": Story(
+        History(spares=0).failed(Outcome.APP_ERROR, 0).traded("n1", "n2"),
+        "launch a0002 on n2 n1 n3 from scratch",
+    ),
+    "a node that came later is used before one that was traded out": Story(
+        History()
+        .failed(Outcome.APP_ERROR, 0)
+        .traded("n1", "n4")
+        .add(ReplacementGranted(name="run-r001", node=grant("n9")))
+        .lost("n2")
+        .quarantined("n2"),
+        "spare n9 for n2 in seat 1",
     ),
     "the node that was traded out is the last spare": Story(
         History(spares=2)
@@ -379,6 +402,15 @@ STORIES: dict[str, Story] = {
     "a stop of an older attempt stops nothing": Story(
         History().running().exited(Outcome.STOP_PREEMPTED).running().stop(attempt=1), "watch"
     ),
+    "a request that was obeyed once stops no later attempt": Story(
+        History()
+        .running()
+        .add(StopRequested(attempt=1, reason=Outcome.STOP_DRAIN, request="r1"))
+        .exited(Outcome.STOP_DRAIN)
+        .running()
+        .add(StopRequested(attempt=2, reason=Outcome.STOP_DRAIN, request="r1")),
+        "watch",
+    ),
     "a drain with no attempt stops nothing": Story(
         History().stop(Outcome.STOP_DRAIN, attempt=0), "launch a0001 on n1 n2 n3 from scratch"
     ),
@@ -472,6 +504,11 @@ STORIES: dict[str, Story] = {
         "spare n4 for nobody in seat 1",
         CHECKING,
     ),
+    "a spare that came after the checks is checked in a second round": Story(
+        checked(("n2", "bad"), nodes=3).quarantined("n2").spare("n4", "n2").released("n2"),
+        "check a0001 round 2: n4",
+        CHECKING,
+    ),
     "three of four fail one check: one common cause": Story(
         checked(("n1", "bad"), ("n2", "bad"), ("n3", "bad")),
         "page end-needs_human-a0000",
@@ -508,6 +545,31 @@ STORIES: dict[str, Story] = {
     ),
     "a void number is never used": Story(
         History().add(AttemptVoided(attempt=7)), "launch a0008 on n1 n2 n3 from scratch"
+    ),
+    "a grant read again later brings no node back": Story(
+        History()
+        .running()
+        .add(Detected(attempt=1, cause="node_gone", node="n4"))
+        .exited(Outcome.STOP_PREEMPTED)
+        .released("n4")
+        .add(GangGranted(name="run-g001", nodes=tuple(grant(f"n{i}") for i in range(1, 5))))
+        .lost("n1")
+        .quarantined("n1"),
+        "release n1 n2 n3",
+    ),
+    "a quarantined node that is granted again is given back": Story(
+        History(spares=0)
+        .lost("n2")
+        .quarantined("n2")
+        .released("n1", "n2", "n3")
+        .add(
+            GangRequested(name="run-g002", nodes=3),
+            GangGranted(name="run-g002", nodes=tuple(grant(f"n{i}") for i in range(2, 6))),
+        ),
+        "release n2",
+    ),
+    "an end that was written while nodes were held: they are given back": Story(
+        History().add(RunStopped(end=EndKind.NEEDS_HUMAN, reason="…")), "release n1 n2 n3 n4"
     ),
     # --- another's intents --------------------------------------------------------------------
     "a launch that another intended is looked up": Story(

@@ -23,3 +23,8 @@ def wait_ms(times: int, limits: Limits, *, run_id: str, attempt: int) -> int:
     digest = hashlib.sha256(f"{run_id}/{attempt}".encode()).digest()
     share = int.from_bytes(digest[:4], "big") / 2**32
     return round(full_ms * (0.75 + 0.25 * share))
+
+
+def still_waits(until_ms: int, now_ms: int, limits: Limits) -> bool:
+    """Whether a wait lasts; one longer than any that we ask for is a clock that was set back."""
+    return 0 < until_ms - now_ms <= round(1000 * limits.backoff_max_s)

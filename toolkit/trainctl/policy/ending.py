@@ -36,3 +36,8 @@ def end(
         step = state.done_step if state.done_step is not None else state.committed
         return Record(RunFinished(step=step, result=state.done_result))
     return Record(RunStopped(end=kind, reason=reason, evidence=evidence, next_command=command))
+
+
+def page_once(state: RunState, key: str, message: str) -> Action | None:
+    """The page for the occasion `key`, unless it was sent."""
+    return None if key in state.pages else Page(key, message)
