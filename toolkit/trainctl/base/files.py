@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +94,7 @@ class Files:
 
     def replace(self, path: Path, data: Buffer) -> None:
         """Write the file so that it is seen whole or not at all: temporary name, fsync, rename."""
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
         try:
             self.create_exclusive(temporary, data, durable=False)
             fd = os.open(temporary, os.O_RDONLY)
