@@ -161,7 +161,7 @@ set_up() {
 
 if ! is_current; then
   mkdir -p "$(dirname "$VENV")" 2>/dev/null || true
-  exec {lock}>"$VENV.lock" || die "cannot write beside $VENV; set TRAINCTL_VENV to a folder of your own"
+  { exec {lock}>"$VENV.lock"; } 2>/dev/null || die "cannot write beside $VENV; set TRAINCTL_VENV to a folder of your own"
   flock --nonblock "$lock" || {
     say "another set-up of $VENV is running; waiting for it"
     flock --timeout 3600 "$lock" || die "it did not end within an hour"
