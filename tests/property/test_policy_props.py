@@ -165,7 +165,7 @@ class Watcher:
         assert all(two & change for change in changed)
 
 
-@repeatable(400)
+@repeatable(1000)
 @given(world=worlds(), limits=limits_of_worlds, kill_at=kills)
 def test_a_run_keeps_every_rule_and_ends_whatever_happens(
     world: World, limits: Limits, kill_at: frozenset[int]
@@ -325,7 +325,7 @@ any_limits = st.builds(
 )
 
 
-@repeatable(600)
+@repeatable(1000)
 @given(history=histories, limits=any_limits, now_ms=times)
 def test_whatever_stands_in_a_journal_is_read_and_decided_upon(
     history: list[ev.AnyEvent | ev.Unknown], limits: Limits, now_ms: int
