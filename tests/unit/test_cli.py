@@ -355,6 +355,14 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_on_demand(ended_run: Ru
     assert "Traceback" in long.stderr
 
 
+def test_a_journal_that_cannot_be_read_is_named(ended_run: RunDir) -> None:
+    ended_run.journal(3).symlink_to(ended_run.journal(3))
+    done = trainctl("report", str(ended_run.root))
+    assert done.returncode in (0, 2, 3)
+    assert "0003.jsonl" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_a_closed_pipe_is_quiet(ended_run: RunDir) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -12,6 +12,7 @@ from trainctl.adapters.lease import LeaseView, read_lease
 from trainctl.base.clock import boot_id
 from trainctl.base.processes import stat_of
 from trainctl.base.rundir import RunDir
+from trainctl.model.errors import CellError
 from trainctl.model.events import AnyEvent
 from trainctl.policy.evolve import fold
 from trainctl.policy.state import Failure, RunState
@@ -101,6 +102,7 @@ def status_of(run: RunDir) -> Status:
     journal = read_journal(run)
     state = fold(journal.events)
     created = state.created
+    holder, warnings = _holder(run)
     return Status(
         run=created.run if created else run.root.name,
         run_id=created.run_id if created else "",
@@ -112,7 +114,7 @@ def status_of(run: RunDir) -> Status:
         committed=state.committed,
         committed_path=state.committed_path,
         done_step=state.done_step,
-        holder=_holder(read_lease(run)),
+        holder=holder,
         nodes=_nodes(state),
         failures=tuple(_failure(one) for one in state.failures[-LAST_FAILURES:]),
         failures_since_progress=len(state.failures),
@@ -124,13 +126,20 @@ def status_of(run: RunDir) -> Status:
         end=state.end.value if state.end else "",
         end_reason=state.end_reason,
         ending=ending_line(state, run.root) if state.end else "",
-        warnings=tuple(journal.warnings),
+        warnings=(*journal.warnings, *warnings),
     )
 
 
-def _holder(view: LeaseView | None) -> Holder | None:
-    if view is None:
-        return None
+def _holder(run: RunDir) -> tuple[Holder | None, tuple[str, ...]]:
+    """The holder, and a warning where the lease cannot be read."""
+    try:
+        view = read_lease(run)
+    except CellError as error:
+        return None, (f"lease: {error}",)
+    return (None if view is None else _holder_of(view)), ()
+
+
+def _holder_of(view: LeaseView) -> Holder:
     info = view.info
     if view.released:
         life = "released"
