@@ -11,6 +11,7 @@ import this.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -76,7 +77,7 @@ class Files:
         finally:
             os.close(fd)
 
-    def create_exclusive(self, path: Path, data: Buffer = b"", *, durable: bool = True) -> None:
+    def create_exclusive(self, path: Path, data: bytes = b"", *, durable: bool = True) -> None:
         """
         Create the file with `data`; FileExistsError when the name is taken, which the server says.
 
@@ -92,7 +93,7 @@ class Files:
         if durable:
             self.sync_dir(path.parent)
 
-    def replace(self, path: Path, data: Buffer) -> None:
+    def replace(self, path: Path, data: bytes) -> None:
         """Write the file so that it is seen whole or not at all: temporary name, fsync, rename."""
         temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
         try:
@@ -119,12 +120,12 @@ class Files:
         flags = os.O_WRONLY | os.O_DSYNC | (os.O_CREAT if create else 0)
         return os.open(path, flags, _FILE_MODE)
 
-    def write_in_place(self, fd: int, data: Buffer) -> None:
+    def write_in_place(self, fd: int, data: bytes) -> None:
         """Rewrite the beginning of the file by one pwrite."""
         view = memoryview(data)
         done = os.pwrite(fd, view, 0)
         while done < len(view):  # the disk is full or a signal came: the next call says which
-            done += os.pwrite(fd, view[done:], done)
+            done += _progress(os.pwrite(fd, view[done:], done))
 
     # --- appending ---
 
@@ -135,7 +136,7 @@ class Files:
         self.sync_dir(path.parent)
         return fd
 
-    def append(self, fd: int, data: Buffer) -> None:
+    def append(self, fd: int, data: bytes) -> None:
         """One write at the end, durable on return."""
         _write_all(fd, data)
         os.fdatasync(fd)  # with the size, which is all the metadata that reading needs
@@ -150,11 +151,17 @@ class Files:
         os.close(fd)
 
 
-def _write_all(fd: int, data: Buffer) -> None:
+def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     done = os.write(fd, view) if view else 0
     while done < len(view):
-        done += os.write(fd, view[done:])
+        done += _progress(os.write(fd, view[done:]))
+
+
+def _progress(written: int) -> int:
+    if not written:
+        raise OSError(errno.EIO, "the file system takes no more bytes and does not say why")
+    return written
 
 
 def _read_all(fd: int) -> bytes:
