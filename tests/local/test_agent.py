@@ -273,6 +273,33 @@ def test_a_void_that_comes_between_claim_and_start_is_heard(tmp_path: Path) -> N
         assert not one.run.logs(1, "n1").exists()
 
 
+def test_a_void_that_comes_while_the_agent_prepares_is_heard(tmp_path: Path) -> None:
+    with bench(tmp_path) as one:
+        one.lay_out().say()
+        launch = one.run.launch(1)
+        text = launch.read_text()
+        launch.unlink()
+        os.mkfifo(launch)
+        one.start()
+        with launch.open("w") as pipe:  # opens once the agent, having heard its word, reads
+            one.say(term=2, void=True)
+            pipe.write(text)
+        assert one.wait_over().phase is AgentPhase.REFUSED
+        started_nothing(one)
+
+
+def test_a_cell_that_cannot_be_written_for_a_while_is_written_later(tmp_path: Path) -> None:
+    with bench(tmp_path, command=script("steps=30")) as one:
+        one.lay_out().say()
+        state = one.run.state(1, "n0")
+        hidden = state.rename(tmp_path / "hidden")
+        agent = one.start()
+        time.sleep(1.5)
+        assert agent.pid in [each.pid for each in one.alive()]
+        hidden.rename(state)
+        assert [end.code for end in one.wait_over().exits] == [0, 0]
+
+
 def test_a_running_attempt_that_is_voided_quits(tmp_path: Path) -> None:
     with bench(tmp_path, command=script("deaf=1")) as one:
         one.launch().wait_steps()

@@ -4,8 +4,8 @@ A rank of the standard library alone: it beats, and does as its arguments say, u
     rank_script.py [RANK:]DEED=VALUE …
 
 Deeds, for all ranks or the one named: `raise=STEP`, `exit=CODE` (at step 5), `save=SECONDS` (one
-save at step 5), `helper=1` (a daemonised child), `steps=N` (end by itself), `deaf=1` (sees no stop),
-`silent=1` (never beats), `stand=STEP` (beats no more).
+save at step 5), `helper=1` (a daemonised child), `steps=N` (end by itself), `deaf=1` (sees no
+stop), `silent=1` (never beats), `stand=STEP` (beats no more).
 """
 
 from __future__ import annotations

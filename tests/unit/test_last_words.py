@@ -120,7 +120,8 @@ def test_torchs_rank_prefix_is_no_part_of_a_traceback(tmp_path: Path) -> None:
 
 
 def test_a_bare_exception_and_a_syntax_error_have_places(tmp_path: Path) -> None:
-    text = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    g()\nKeyboardInterrupt\n'
+    head = "Traceback (most recent call last):\n"
+    text = f'{head}  File "/a/b.py", line 1, in f\n    g()\nKeyboardInterrupt\n'
     error = from_log(log(tmp_path, text))
     assert error is not None
     assert (error.exception, error.place) == ("KeyboardInterrupt", "b.py:f")

@@ -80,6 +80,7 @@ class Desk(threading.Thread):
         #: All cells are to be read by a reading that begins after this.
         self._all_wanted_s = time.monotonic()
         self._closing = False
+        self._close_by = 0.0
         #: The state that was written last, whole and durable.
         self.written: AgentState | None = None
 
@@ -102,9 +103,13 @@ class Desk(threading.Thread):
 
     def close(self, timeout_s: float) -> bool:
         """Write what is on the desk and end; False where storage did not let us in time."""
+        self._close_by = time.monotonic() + timeout_s
         self._closing = self._urgent = True
         self._wake.set()
         self.join(timeout_s)
+        return self._all_said()
+
+    def _all_said(self) -> bool:
         return self._state is None or self.written is self._state
 
     def run(self) -> None:
@@ -118,7 +123,7 @@ class Desk(threading.Thread):
             if self._urgent or now >= next_write:
                 self._urgent = False
                 next_write = now + (self._periods.cell_s if self._write() else RETRY_S)
-            if closing:
+            if closing and (self._all_said() or now > self._close_by):
                 return
             if now >= next_lease:
                 self._lease.look()
