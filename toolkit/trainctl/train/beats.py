@@ -4,11 +4,12 @@ Beats and flags: how the ranks of a node and its agent see each other, in node-l
     DIR/flags        two words, written by the agent alone, mapped by every rank: stop, dump
     DIR/beat.<N>     local rank N, written by that rank alone, read by the agent
 
-A beat file holds two slots that are written in turn, so that a rank killed or stopped in the middle
-of a beat leaves the one before it readable. A slot is `seq, pid, step, phase, beat_ns, phase_ns,
-committed, seq`: it is whole where both sequence numbers are equal and not 0. `struct.pack_into`
-clears what it is going to fill and fills it in order, so an interrupted slot shows 0 or two
-different numbers.
+A beat file holds two records. The beat is `seq, step, beat_ns, seq`, written at every step and
+therefore short; the state is `seq, pid, phase, phase_ns, committed, seq`, written when one of these
+changes. Each record has two slots that are written in turn, so that a rank killed or stopped in the
+middle of a write leaves the one before it readable. A slot is whole where both sequence numbers are
+equal and not 0: `struct.pack_into` clears what it is going to fill and fills it in order, so an
+interrupted slot shows 0 or two different numbers.
 
 Times are CLOCK_MONOTONIC in nanoseconds, the same for all processes of a node. Steps count ended
 steps: a rank that beats with 7 has ended its seventh step; -1 means none yet.
@@ -26,7 +27,10 @@ from enum import StrEnum
 from pathlib import Path
 from time import monotonic_ns
 
-_SLOT = struct.Struct("=QqqqqqqQ")
+_BEAT = struct.Struct("=QqqQ")
+_STATE = struct.Struct("=QqqqqQ")
+_STATE_AT = 2 * _BEAT.size
+_SIZE = _STATE_AT + 2 * _STATE.size
 _FLAGS = struct.Struct("=QQ")
 _READS = 32
 
@@ -92,7 +96,7 @@ def create_beats(folder: str | os.PathLike[str], count: int) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     (path / FLAGS_FILE).write_bytes(bytes(_FLAGS.size))
     for local_rank in range(count):
-        beat_file(path, local_rank).write_bytes(bytes(2 * _SLOT.size))
+        beat_file(path, local_rank).write_bytes(bytes(_SIZE))
     return path
 
 
@@ -123,11 +127,11 @@ def read_beat(folder: str | os.PathLike[str], local_rank: int) -> Beat | None:
     """
     fd = os.open(beat_file(folder, local_rank), os.O_RDONLY)
     try:
-        newest = _newest(os.pread(fd, 2 * _SLOT.size, 0))
+        newest = _newest(os.pread(fd, _SIZE, 0))
         for _ in range(_READS):
             # A copy made while the rank writes may mix two beats under equal numbers; the numbers
             # only grow, so a copy that is found again was never torn.
-            again = _newest(os.pread(fd, 2 * _SLOT.size, 0))
+            again = _newest(os.pread(fd, _SIZE, 0))
             if newest == again:
                 break
             newest = again
@@ -137,17 +141,23 @@ def read_beat(folder: str | os.PathLike[str], local_rank: int) -> Beat | None:
         os.close(fd)
     if newest is None:
         return None
-    seq, pid, step, code, beat_ns, phase_ns, committed, _ = newest
+    seq, step, beat_ns, pid, code, phase_ns, committed = newest
     phase = PHASES[code] if 0 <= code < len(PHASES) else ""
     return Beat(seq, pid, step, phase, beat_ns, phase_ns, committed)
 
 
 def _newest(data: bytes) -> tuple[int, ...] | None:
-    if len(data) < 2 * _SLOT.size:
+    """`seq, step, beat_ns, pid, phase code, phase_ns, committed` of the newest whole slots."""
+    if len(data) < _SIZE:
         return None
-    slots = [_SLOT.unpack_from(data, offset) for offset in (0, _SLOT.size)]
-    whole = [slot for slot in slots if slot[0] == slot[-1] != 0]
-    return max(whole, default=None)
+    beat = _newest_slot(data, _BEAT, 0)
+    state = _newest_slot(data, _STATE, _STATE_AT)
+    return (*beat[:-1], *state[1:-1]) if beat and state else None
+
+
+def _newest_slot(data: bytes, record: struct.Struct, at: int) -> tuple[int, ...] | None:
+    slots = [record.unpack_from(data, at + offset) for offset in (0, record.size)]
+    return max((slot for slot in slots if slot[0] == slot[-1] != 0), default=None)
 
 
 class BeatWriter:
@@ -158,20 +168,22 @@ class BeatWriter:
     """
 
     def __init__(self, folder: str | os.PathLike[str], local_rank: int) -> None:
-        self._slots = _map(beat_file(folder, local_rank), 2 * _SLOT.size, write=True)
+        self._file = _map(beat_file(folder, local_rank), _SIZE, write=True)
         self.flags: Sequence[int] = memoryview(
             _map(Path(folder) / FLAGS_FILE, _FLAGS.size, write=False)
         ).cast("Q")
-        self._pack = _SLOT.pack_into
-        last = _newest(self._slots[:])
+        self._pack = _BEAT.pack_into
+        last = _newest_slot(self._file[:], _BEAT, 0)
         self._seq = last[0] if last else 0
+        last = _newest_slot(self._file[:], _STATE, _STATE_AT)
+        self._state_seq = last[0] if last else 0
         self._pid = os.getpid()
         self.step = -1
         """The last ended step."""
         self._committed = -1
         self._phase = 0
         self._phase_ns = monotonic_ns()
-        self._write(self._phase_ns)
+        self._write_state()
 
     @property
     def phase(self) -> Phase:
@@ -180,34 +192,22 @@ class BeatWriter:
 
     def beat(self, step: int) -> None:
         """The rank has ended `step`. The first beat ends the phase `init`."""
-        now = monotonic_ns()
         self.step = step
         if self._phase == 0:
-            self._phase, self._phase_ns = 2, now
+            self.enter(Phase.STEP)
         self._seq = seq = self._seq + 1
-        self._pack(
-            self._slots,
-            (seq & 1) << 6,  # 64 bytes a slot
-            seq,
-            self._pid,
-            step,
-            self._phase,
-            now,
-            self._phase_ns,
-            self._committed,
-            seq,
-        )
+        self._pack(self._file, (seq & 1) << 5, seq, step, monotonic_ns(), seq)  # 32 bytes a slot
 
     def enter(self, phase: Phase) -> None:
         """A phase begins: that is a sign of life, too."""
         self._phase = PHASES.index(phase)
         self._phase_ns = monotonic_ns()
-        self._write(self._phase_ns)
+        self._write_state()
 
     def committed(self, step: int) -> None:
         """The rank knows `step` to be committed."""
         self._committed = step
-        self._write(monotonic_ns())
+        self._write_state()
 
     def stop(self) -> bool:
         """Whether the agent asks this node's ranks to end."""
@@ -217,10 +217,13 @@ class BeatWriter:
         """The number of the last demand for a dump."""
         return self.flags[1]
 
-    def _write(self, now: int) -> None:
+    def _write_state(self) -> None:
+        self._state_seq = seq = self._state_seq + 1
+        at = _STATE_AT + (seq & 1) * _STATE.size
+        fields = (self._pid, self._phase, self._phase_ns, self._committed)
+        _STATE.pack_into(self._file, at, seq, *fields, seq)
         self._seq = seq = self._seq + 1
-        fields = (self._pid, self.step, self._phase, now, self._phase_ns, self._committed)
-        self._pack(self._slots, (seq & 1) << 6, seq, *fields, seq)
+        self._pack(self._file, (seq & 1) << 5, seq, self.step, monotonic_ns(), seq)
 
 
 def _map(path: Path, size: int, *, write: bool) -> mmap.mmap:
