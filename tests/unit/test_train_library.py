@@ -220,6 +220,17 @@ def test_a_loss_is_sampled_rarely_and_not_even_looked_at_in_between(agent: Agent
     assert [type(line) for line in agent.lines()] == [LossLine]
 
 
+def test_a_loss_with_a_gradient_is_detached_before_it_is_read() -> None:
+    class Tensor:
+        def detach(self) -> float:
+            return 2.5
+
+        def __float__(self) -> float:
+            raise AssertionError("torch warns here, and warnings may be errors")
+
+    assert plain(Tensor()) == 2.5
+
+
 def test_a_loss_that_is_no_number_is_not_written(agent: Agent) -> None:
     train.beat(1, loss=float("nan"))
     assert agent.lines() == []

@@ -80,7 +80,8 @@ def plain(value: object) -> Value:
         return value
     if isinstance(value, SupportsFloat):
         try:
-            number = float(value)
+            detach = getattr(value, "detach", None)  # torch warns where a gradient would be lost
+            number = float(detach() if callable(detach) else value)
         except (TypeError, ValueError, RuntimeError):  # an array of several numbers
             return str(value)
         return number if math.isfinite(number) else str(number)
