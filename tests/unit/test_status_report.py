@@ -13,6 +13,7 @@ from trainctl.base.rundir import RunDir
 from trainctl.model import events as ev
 from trainctl.model.errors import UsageError
 from trainctl.model.events import AnyEvent
+from trainctl.model.evidence import Findings, RankExit
 from trainctl.model.outcome import Confidence, EndKind, Outcome, Seat, Suspect
 from trainctl.usecases.endings import ending_text
 from trainctl.usecases.events import choose, events_of, follow
@@ -138,6 +139,21 @@ def test_an_attempt_without_an_exit_is_unknown_once_another_began(tmp_path: Path
 def test_an_attempt_without_an_exit_is_unknown_in_a_run_that_has_ended(tmp_path: Path) -> None:
     history = [*granted(), *launched(1), STOPPED]
     assert report_of(lay_out(tmp_path, created(), history)).attempts[0].outcome == "unknown_end"
+
+
+def test_steps_that_only_the_last_beats_show_are_lost_too(tmp_path: Path) -> None:
+    exits = (RankExit(0, "node-1", signal=9, step=63), RankExit(1, "node-2", code=1, step=64))
+    gathered = ev.Gathered(attempt=1, findings=Findings(1, ("node-1", "node-2"), exits=exits))
+    history = [
+        *granted(),
+        *launched(1),
+        commit(1, 40),
+        gathered,
+        *crash(1, 0, 40),
+        *launched(2, 40),
+    ]
+    row = report_of(lay_out(tmp_path, created(), history)).attempts[0]
+    assert (row.step_to, row.kept, row.lost) == (63, 40, 23)
 
 
 def test_a_void_number_is_no_attempt(tmp_path: Path) -> None:
@@ -292,6 +308,11 @@ def test_an_ending_says_what_why_and_the_evidence() -> None:
         "raised RuntimeError: boom (and 1 more) · committed: step 40 · next: trainctl events /r "
         "--why, then trainctl resume /r"
     )
+
+
+def test_an_ending_says_nothing_twice() -> None:
+    text = ending_text(EndKind.OPERATOR, Path("/r"), reason="stopped by the operator; resumes at 7")
+    assert text.count("stopped by the operator") == 1
 
 
 # --- events -------------------------------------------------------------------------------------

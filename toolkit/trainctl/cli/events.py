@@ -82,4 +82,5 @@ def _show(line: EventLine, *, why: bool) -> None:
     print_line(f"{utc(line.at_ms)}  {line.kind:<21} {line.text}")
     if why:
         for sentence in line.why:
-            print_line(f"    {sentence}")
+            if not line.text.endswith(sentence):
+                print_line(f"    {sentence}")

@@ -95,7 +95,8 @@ def _deed(end: RankExit) -> str:
 
 def _where(end: RankExit) -> str:
     place = f" in {end.error.place}" if end.error is not None and end.error.place else ""
-    phase = f" while in {end.phase}" if end.phase and not place else ""
+    told = bool(place) or end.phase in ("", "step")
+    phase = "" if told else f" while in {end.phase}"
     step = f" at step {end.step}" if end.step >= 0 else ""
     return f"{place}{phase}{step}"
 

@@ -47,10 +47,13 @@ def ending_text(
     if end is None:
         return f"{root}: not ended ({phase}) · next: trainctl status {run}"
     at = f" at step {step}" if end is EndKind.FINISHED and step >= 0 else ""
-    parts = [f"{root}: {_WHAT[end]}{at}"]
+    what, why = _WHAT[end], _line(reason)
+    if why.startswith(what):
+        what, why = why, ""
+    parts = [f"{root}: {what}{at}"]
     if end is not EndKind.FINISHED:
-        if reason:
-            parts.append(f"why: {_line(reason)}")
+        if why:
+            parts.append(f"why: {why}")
         if evidence:
             more = f" (and {len(evidence) - 1} more)" if len(evidence) > 1 else ""
             parts.append(f"evidence: {_line(evidence[0])}{more}")

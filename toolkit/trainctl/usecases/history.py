@@ -82,6 +82,10 @@ def _note_attempt(facts: RunFacts, number: int, event: AnyEvent) -> None:
             one.loaded = event.step
         case ev.FirstStep() | ev.Progressed() | ev.TrainingDone():
             one.highest = max(one.highest, event.step)
+        case ev.Gathered():
+            # The last beats of the ranks that ended: later than the last `progressed`.
+            steps = [end.step for end in event.findings.exits if end.step >= 0]
+            one.highest = max(one.highest, min(steps, default=-1))
         case ev.CheckpointCommitted():
             one.committed = max(one.committed, event.step)
         case _:
