@@ -690,7 +690,7 @@ _FINDINGS = st.builds(
 )
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(_FINDINGS)
 def test_no_verdict_accuses_whom_it_must_not(findings: Findings) -> None:
     verdict = judge(findings)
@@ -703,7 +703,7 @@ def test_no_verdict_accuses_whom_it_must_not(findings: Findings) -> None:
     assert verdict.domain is not Domain.PLANNED or verdict.first == ()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(_FINDINGS, st.randoms(use_true_random=False))
 def test_a_verdict_does_not_depend_on_the_order_in_which_exits_were_read(
     findings: Findings, chance: Any
@@ -715,7 +715,7 @@ def test_a_verdict_does_not_depend_on_the_order_in_which_exits_were_read(
     assert one == other
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(_FINDINGS)
 def test_a_crash_is_never_reported_as_success(findings: Findings) -> None:
     verdict = judge(findings)
