@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,8 @@ from trainctl.base.processes import kill_all as kill_all
 from trainctl.base.processes import kill_tree as kill_tree
 from trainctl.base.processes import own_processes_with as own_processes_with
 from trainctl.base.processes import send_signal as send_signal
+from trainctl.base.spawning import reap as reap
+from trainctl.base.spawning import spawn as spawn
 
 OUTPUT_LIMIT = 4 << 20
 """Bytes kept of each stream of a finished command; what comes after is read and dropped."""
@@ -143,54 +144,3 @@ def _wait_or_kill(
         child.wait()
         return True
     return False
-
-
-def spawn(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    stdout: Path | None = None,
-    stderr: Path | None = None,
-    new_session: bool = False,
-) -> Identity:
-    """
-    Start a program that lives on, and say who it is; the caller reaps it with `reap`.
-
-    Its standard input is /dev/null; its output is appended to the files, stderr to that of stdout
-    where only this is given, else to our own. Call it from the main thread: a parent-death signal
-    fires when the parent *thread* ends. Raises OSError where the program cannot be started.
-    """
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-    ]
-    if stdout is not None:
-        actions.append((os.POSIX_SPAWN_OPEN, 1, str(stdout), append, 0o640))
-    if stderr is not None:
-        actions.append((os.POSIX_SPAWN_OPEN, 2, str(stderr), append, 0o640))
-    elif stdout is not None:
-        actions.append((os.POSIX_SPAWN_DUP2, 1, 2))
-    pid = os.posix_spawnp(
-        argv[0],
-        list(argv),
-        dict(os.environ if env is None else env),
-        file_actions=actions,
-        setsid=new_session,
-        setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-    )
-    # Ours until we reap it, so the number cannot have been used again.
-    return identity_of(pid) or Identity(pid, 0, "")
-
-
-def reap() -> dict[int, int]:
-    """Exit codes (negative: signal) of all children that have ended, by pid; never waits."""
-    ended: dict[int, int] = {}
-    try:
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return ended
-            ended[pid] = os.waitstatus_to_exitcode(status)
-    except ChildProcessError:
-        return ended

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainctl.base.proc import spawn
 from trainctl.base.processes import (
     Identity,
     descendants,
@@ -36,6 +35,7 @@ from trainctl.base.processes import (
     send_signal,
 )
 from trainctl.base.rundir import RunDir
+from trainctl.base.spawning import spawn
 from trainctl.node.lease_age import LeaseAge
 
 GUARD = Path(__file__).with_name("guard.py")

@@ -22,8 +22,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainctl.base.proc import reap, spawn
 from trainctl.base.processes import Identity, descendants, send_signal
+from trainctl.base.spawning import reap, spawn
 from trainctl.model.agent import AgentPhase, AgentState, LaunchSpec
 from trainctl.model.evidence import Evidence, Role
 from trainctl.node.desk import Desk
