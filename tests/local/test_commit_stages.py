@@ -19,6 +19,7 @@ from trainctl.model.agent import AnyTrainerLine, CommittedLine, SaveFailedLine
 from trainctl.train.beats import create_beats
 
 TESTS = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 SAVER = str(TESTS / "support" / "saving_rank.py")
 
 
@@ -141,7 +142,7 @@ def test_two_ranks_agree_that_a_save_failed_though_one_of_them_could_write(tmp_p
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])

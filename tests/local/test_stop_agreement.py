@@ -16,6 +16,7 @@ from trainctl.adapters.checkpoints import latest_committed
 from trainctl.model.agent import AnyTrainerLine, StopAgreedLine
 
 TESTS = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -30,7 +31,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
         capture_output=True,
         text=True,
         timeout=100,
-        env={**env, "PYTHONPATH": str(TESTS)},
+        env={**env, "PYTHONPATH": PYTHONPATH},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), root
