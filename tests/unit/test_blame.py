@@ -70,6 +70,10 @@ NVLINK = (
     "For debugging consider passing "
     "CUDA_LAUNCH_BLOCKING=1.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
+IB = (
+    "NET/IB : Got completion from peer 10.0.0.2<54862> with status=12 opcode=0 len=0 "
+    "vendor err 129 (Recv)"
+)
 BIND = (
     "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 "
     "(errno: 98 - Address already in use)."
@@ -334,6 +338,16 @@ CASES: dict[str, Case] = {
         ),
         Outcome.APP_ERROR,
         first=(0, 1, 2),
+    ),
+    "errors_of_the_network_alone_name_nobody": Case(
+        found(raised(0, "RuntimeError", IB), raised(1, "RuntimeError", IB), raised(2, "", PEER)),
+        Outcome.NETWORK_FAULT,
+        first=(),
+    ),
+    "an_error_of_the_network_beside_an_exception_is_a_consequence": Case(
+        found(raised(0, "RuntimeError", IB), raised(1, "ValueError", "boom", "train.py:step")),
+        Outcome.APP_ERROR,
+        first=(1,),
     ),
     "a_signal_exception_is_never_the_cause": Case(
         found(

@@ -38,6 +38,7 @@ RULES: tuple[Callable[[Seen], Verdict | None], ...] = (
     blame_ends.node_is_silent,
     blame_ranks.waited_in_vain,
     blame_ranks.never_met,
+    blame_ranks.network_failed,
     blame_ranks.only_consequences,
     blame_ends.nothing_failed,
     blame_ends.nothing_started,

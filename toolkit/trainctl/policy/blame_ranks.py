@@ -13,7 +13,7 @@ from trainctl.policy.seen import (
     precedence,
     verdict,
 )
-from trainctl.policy.signs import Sign, hardware_xid, is_oom_record, signal_of
+from trainctl.policy.signs import Sign, hardware_xid, is_oom_record, signal_of, speaks_of_network
 from trainctl.policy.stop_lines import STOP_SIGNAL_MISROUTED, misrouted
 
 
@@ -153,6 +153,23 @@ def never_met(seen: Seen) -> Verdict | None:
         Outcome.LAUNCH_FAILED,
         f"the ranks did not find each other: {sentences.ended(lost[0])}",
         exception="rendezvous",
+    )
+
+
+def network_failed(seen: Seen) -> Verdict | None:
+    """
+    The network's own words, and no rank that failed by itself: the peer they name may be a
+    victim.
+    """
+    told = [end for end, sign in seen.failed if sign is Sign.PEER_LOST and speaks_of_network(end)]
+    if not told:
+        return None
+    return verdict(
+        seen,
+        Outcome.NETWORK_FAULT,
+        f"the network failed under {sentences.ranks(told)}: {sentences.ended(told[0])}",
+        "nobody is named: such errors name the peer, which is as often the victim",
+        exception="network",
     )
 
 

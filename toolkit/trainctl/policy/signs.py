@@ -140,7 +140,7 @@ _WORDS: tuple[tuple[Sign, re.Pattern[str]], ...] = tuple(
                          r"|nccl ?Remote ?Error|remote process exited|closing signal SIGTERM"
                          r"|Got completion from peer|socket (closed|disconnected)"
                          r"|TCPStore.*(closed|lost)|Application timeout caused pair closure"
-                         r"|No route to host"
+                         r"|No route to host|Network is unreachable|\[Errno (101|113)\]|NET/IB"
                          r"|NCCL communicator was aborted"),
         (Sign.STOPPED, r"got signal: (1|2|3|15)\b|^SignalException\b|^KeyboardInterrupt\b"),
         (Sign.COLLECTIVE, r"\b(NCCL|nccl\w+Error|gloo|c10d|ProcessGroup\w*|TCPStore)\b"),
@@ -179,6 +179,11 @@ _LOADER_KILLED = re.compile(
 _CLASS_PREFIX = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)): ")
 _OOM_RECORD = re.compile(
     r"out of memory: killed process|oom[-_ ]?kill|memory cgroup out of memory|OUT_OF_ME|\b0:125\b",
+    re.IGNORECASE,
+)
+_NETWORK = re.compile(
+    r"Got completion from peer.*(status=|error |vendor err)|No route to host|Network is unreachable"
+    r"|\[Errno (101|113)\]|ibv_\w+ failed|NET/IB.*(async|port error|link down)",
     re.IGNORECASE,
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)")
@@ -250,6 +255,11 @@ def _is_data_error(name: str, error: RankError) -> bool:
         return True
     in_loader = _LOADER.search(error.message) or _DATA_PLACE.search(error.place)
     return name in _DECODING and in_loader is not None
+
+
+def speaks_of_network(end: RankExit) -> bool:
+    """Whether the rank's words are those of a network that failed, and not of a peer that ended."""
+    return end.error is not None and _NETWORK.search(end.error.message) is not None
 
 
 def is_oom_record(note: Evidence, end: RankExit) -> bool:
