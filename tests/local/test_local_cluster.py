@@ -215,6 +215,7 @@ def test_a_node_nobody_needs_ends_by_itself(place: Place) -> None:
 
 
 def test_a_renewed_lease_keeps_idle_nodes(place: Place) -> None:
+    place.run.ousted(1).touch()
     create_cell(place.run.lease(1))
     lease = CellWriter(place.run.lease(1), 1)
     cluster = place.another(lease_stale_s=0.8)
