@@ -1,7 +1,10 @@
-"""A real supervisor over real local nodes and the toy trainer: how runs end, and what survives what."""
+"""
+A real supervisor over real local nodes and the toy trainer: how runs end, and what survives what.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -32,7 +35,7 @@ def rank_pid(run: RunDir, rank: int) -> int:
 
 
 def exits(run: RunDir) -> list[str]:
-    return [str(e.outcome) for e in events_of(run, "attempt_exited")]  # type: ignore[union-attr]
+    return [str(e.outcome) for e in events_of(run, "attempt_exited")]
 
 
 def test_an_undisturbed_run_finishes_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -44,8 +47,8 @@ def test_an_undisturbed_run_finishes_and_leaves_nothing_running(tmp_path: Path) 
         state = state_of(run)
         assert (state.end, state.done_step, state.committed) == (EndKind.FINISHED, 30, 30)
         released = events_of(run, "node_released")
-        assert {e.node for e in released} == {"node-1", "node-2", "node-3"}  # type: ignore[union-attr]
-        assert all(0 < e.start_ms < e.end_ms for e in released)  # type: ignore[union-attr]
+        assert {e.node for e in released} == {"node-1", "node-2", "node-3"}
+        assert all(0 < e.start_ms < e.end_ms for e in released)
 
 
 def test_a_killed_rank_is_killed_unknown_and_the_run_goes_on_from_the_commit(
@@ -59,13 +62,11 @@ def test_a_killed_rank_is_killed_unknown_and_the_run_goes_on_from_the_commit(
         assert crew.code(child) == 0, crew.log()
         assert exits(run) == ["killed_unknown", "finished"]
         first = events_of(run, "attempt_exited")[0]
-        assert [seat.rank for seat in first.first] == [1]  # type: ignore[union-attr]
+        assert [seat.rank for seat in first.first] == [1]
         assert state_of(run).quarantined == frozenset()
         second = [line for line in toy_lines(run) if line[0] == 2 and line[1] == 0]
         assert second[0][2] == max(
-            e.step  # type: ignore[union-attr]
-            for e in events_of(run, "checkpoint_committed")
-            if e.attempt == 1  # type: ignore[union-attr]
+            e.step for e in events_of(run, "checkpoint_committed") if e.attempt == 1
         )
         assert never_two_trainers(run)
 
@@ -104,17 +105,20 @@ def test_a_stop_request_ends_in_a_commit_and_resume_goes_on_from_it(tmp_path: Pa
         reopen(run, by="test")
         assert crew.code(crew.start()) == 0, crew.log()
         assert exits(run) == ["stop_operator", "finished"]
-        assert [line[2] for line in toy_lines(run) if line[:2] == (2, 0)][0] == stopped_at
+        assert next(line[2] for line in toy_lines(run) if line[:2] == (2, 0)) == stopped_at
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_stops_in_order_and_a_second_one_stops_now(tmp_path: Path, presses: int) -> None:
-    run = toy_run(tmp_path / "run", toy=("--steps", "2000", "--save-every", "1000"))
+    run = toy_run(
+        tmp_path / "run", toy=("--steps", "2000", "--save-every", "1000", "--pace-s", "0.5")
+    )
     with supervisors(run) as crew:
         child = crew.start()
         crew.wait_event("first_step")
         for _ in range(presses):
             child.send_signal(signal.SIGINT)
+            time.sleep(0.1)
         assert crew.code(child) == 10, crew.log()
         assert crew.left_running() == []
         assert (state_of(run).committed > 0) == (presses == 1)
@@ -133,10 +137,10 @@ def test_a_dead_node_is_lost_named_and_replaced_by_the_spare(tmp_path: Path) -> 
         LocalCluster(run, state.created.run_id).kill_node(state.nodes[node].grant)
         assert crew.code(child) == 0, crew.log()
         first = events_of(run, "attempt_exited")[0]
-        assert first.outcome is Outcome.NODE_LOST  # type: ignore[union-attr]
-        assert [s.node for s in first.suspects] == [node]  # type: ignore[union-attr]
+        assert first.outcome is Outcome.NODE_LOST
+        assert [s.node for s in first.suspects] == [node]
         assert state_of(run).quarantined <= {node}
-        assert node not in events_of(run, "launch_intended")[-1].seats  # type: ignore[union-attr]
+        assert node not in events_of(run, "launch_intended")[-1].seats
         assert never_two_trainers(run)
 
 
@@ -156,7 +160,7 @@ def test_the_holder_killed_another_adopts_within_15_s_and_training_is_undisturbe
         assert crew.code(standby, 60) == 0, crew.log()
         assert exits(run) == ["finished"]
         times = [line[4] for line in toy_lines(run) if line[1] == 0]
-        assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 3e9
+        assert max(b - a for a, b in itertools.pairwise(times)) < 3e9
 
 
 def test_a_stopped_holder_sees_that_it_lost_the_run_and_changes_nothing(tmp_path: Path) -> None:
@@ -208,7 +212,7 @@ def test_killed_at_an_effect_the_next_supervisor_finishes_and_never_two_trainers
         assert never_two_trainers(run)
         assert exits(run)[-1] == "finished"
         assert crew.left_running() == []
-        numbers = [e.attempt for e in events_of(run, "launch_intended")]  # type: ignore[union-attr]
+        numbers = [e.attempt for e in events_of(run, "launch_intended")]
         assert numbers == sorted(set(numbers))
 
 

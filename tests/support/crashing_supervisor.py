@@ -1,9 +1,10 @@
 """
-A supervisor that is killed (or stopped) at one instant: before an effect, after it, or at a Cluster call.
+A supervisor that is killed (or stopped) at one instant: before an effect, after it, or at a Cluster
+call.
 
 usage: crashing_supervisor.py RUN AT WHEN SIGNAL
-AT is an action's class name (`Launch`) with WHEN `before` (its intent is on disk, nothing was done) or
-`after` (done, no event of it on disk), or `cluster.launch` with WHEN `before` or `after`.
+AT is an action's class name (`Launch`) with WHEN `before` (its intent is on disk, nothing was done)
+or `after` (done, no event of it on disk), or `cluster.launch` with WHEN `before` or `after`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ def strike() -> None:
     if not done:
         done = True
         os.kill(os.getpid(), SIGNUM)
+        time.sleep(0.5)  # this thread may run on for a moment before the signal stops it
 
 
 class CrashingEffects(Effects):

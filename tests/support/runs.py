@@ -1,4 +1,6 @@
-"""Make a run, start supervisors for it as processes, wait for its events: what tests of runs share."""
+"""
+Make a run, start supervisors for it as processes, wait for its events: what tests of runs share.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,6 @@ def toy_run(
             size=SizeConfig(nodes=nodes, spares=spares),
             restart=RestartConfig(**{"backoff_base_s": 0.1, "stop_grace_s": 20.0, **restart}),
             detect=DetectConfig(launch_s=20.0, gather_s=2.0),
-            env={"TRAINCTL_INJECT": str(root / "inject" / "plan.json")},
         ),
     )
     return run
@@ -54,7 +55,7 @@ def state_of(run: RunDir) -> RunState:
 
 def events_of(run: RunDir, *kinds: str) -> list[AnyEvent]:
     """The folded events of these kinds (all without one)."""
-    return [e for e in read_journal(run).events if not kinds or e.kind in kinds]  # type: ignore[misc]
+    return [e for e in read_journal(run).events if not kinds or e.kind in kinds]
 
 
 class Supervisors:
@@ -75,7 +76,12 @@ class Supervisors:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(SUPPORT.parent), **(env or {})},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(SUPPORT.parent),
+                    "TRAINCTL_INJECT": str(self.run.root / "inject" / "plan.json"),
+                    **(env or {}),
+                },
                 start_new_session=new_session,
             )
         self.started.append(child)
@@ -145,13 +151,15 @@ def supervisors(run: RunDir) -> Iterator[Supervisors]:
 
 
 def toy_lines(run: RunDir) -> list[tuple[int, int, int, int, int]]:
-    """(attempt, rank, step, pid, time_ns) of every start and step of every rank, in order of time."""
+    """
+    (attempt, rank, step, pid, time_ns) of every start and step of every rank, in order of time.
+    """
     lines = [
         tuple(int(word) for word in line.split())
         for path in (run.root / "toy").glob("rank-*.log")
         for line in path.read_text().splitlines()
     ]
-    return sorted(lines, key=lambda line: line[4])  # type: ignore[arg-type,return-value]
+    return sorted(lines, key=lambda line: line[4])
 
 
 def never_two_trainers(run: RunDir) -> bool:

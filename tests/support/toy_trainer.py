@@ -1,5 +1,6 @@
 """
-A trainer of the standard library alone, for tests of the supervisor: real processes, no torch import.
+A trainer of the standard library alone, for tests of the supervisor: real processes, no torch
+import.
 
 Each rank counts steps and beats; rank 0 alone commits checkpoints. Every start and step is a line
 `attempt rank step pid time_ns` in RUN_DIR/toy/rank-R.log, so that a test can see who trained when.

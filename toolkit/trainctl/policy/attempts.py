@@ -124,6 +124,8 @@ def stepped(state: RunState, event: Loaded | FirstStep | Progressed) -> RunState
         state = replace(state, phase=Phase.RUNNING, open_intent=None)
     if isinstance(event, Loaded):
         return replace(state, step_from=event.step, step=max(state.step, event.step))
+    if isinstance(event, FirstStep):
+        state = replace(state, stepped_in=event.attempt)
     return replace(state, step=max(state.step, event.step))
 
 

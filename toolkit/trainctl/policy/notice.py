@@ -1,9 +1,9 @@
 """
 What the sight of a running attempt means: an observation in, events out. Pure.
 
-The supervisor looks (cells, trainer.jsonl, the cluster) and hands over an `AttemptView`; what is new
-compared with the state becomes events. What could not be read is simply not in the view: absence of an
-observation is never an observation of absence.
+The supervisor looks (cells, trainer.jsonl, the cluster) and hands over an `AttemptView`; what is
+new compared with the state becomes events. What could not be read is simply not in the view:
+absence of an observation is never an observation of absence.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from trainctl.model.evidence import Evidence, Findings, RankExit
 from trainctl.policy.state import Phase, RunState
 
 PROGRESS_EVERY_MS = 30_000
-"""A journal line of progress at most so often: a run of weeks must not fill its journal with steps."""
+"""
+A journal line of progress at most so often: a run of weeks must not fill its journal with steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class AttemptView:
 
     agents:       the state cell of each node that could be read and was ever written.
     gone:         nodes of which the cluster is sure that they are dead.
-    vanished:     nodes where the cluster says that our step ended, and the cell read after that still
+    vanished:     nodes where the cluster says that our step ended, and the cell read after that
+    still
                   does not say so: the agent died without a word.
     lines:        lines of trainer.jsonl not seen before.
     age_ms:       time since the launch, by this supervisor's monotonic clock (since it adopted the
@@ -107,10 +110,12 @@ def _trainer_facts(attempt: int, lines: Sequence[AnyTrainerLine]) -> Iterator[An
 
 def _progress(state: RunState, view: AttemptView) -> Iterator[AnyEvent]:
     step = lowest_step(state, view)
-    if step is None or step <= state.step:
+    if step is None or step <= state.step_from:
         return
-    if state.step < 0 or state.step <= state.step_from:
+    if state.stepped_in != state.attempt:
         yield FirstStep(attempt=state.attempt, step=step)
+        return
+    if step <= state.step:
         return
     ends = bool(_first_sign_of_an_end(state, view))
     if ends or view.since_progress_ms >= PROGRESS_EVERY_MS:

@@ -117,6 +117,8 @@ class RunState:
     resume_step: int = -1
     resume_path: str = ""
     step_from: int = -1
+    #: The last attempt whose first step was journaled.
+    stepped_in: int = 0
     step: int = -1
     #: Highest step ever committed, by which attempt, and where.
     committed: int = -1

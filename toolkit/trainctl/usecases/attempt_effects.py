@@ -272,38 +272,51 @@ class AttemptEffects:
         except ClusterError:
             return {}
 
+    def void_foreign(self, intent: LaunchIntended, state: RunState) -> None:
+        """
+        Make a number void that an ousted holder claimed. Journaled when it is this holder's turn to
+        use that number: the launch then finds the claim.
+        """
+        spec = read_launch(self._kit.run, intent.attempt)
+        claimed = self._kit.run.attempt(intent.attempt).is_dir()
+        theirs = claimed and (spec is None or spec.term == intent.term)
+        if theirs and intent.attempt > state.attempt:
+            self._forbid(intent.attempt, intent.step_name, intent.seats, state)
+
     def _void(
         self, number: int, name: str, seats: tuple[str, ...], state: RunState
     ) -> Iterator[AnyEvent]:
+        left = self._forbid(number, name, seats, state)
+        said = f"; not torn down: {', '.join(left)}" if left else ""
+        yield AttemptVoided(
+            attempt=number, reason=f"its launch was begun by an earlier holder{said}"
+        )
+
+    def _forbid(
+        self, number: int, name: str, seats: tuple[str, ...], state: RunState
+    ) -> tuple[str, ...]:
         """
-        Make sure that nothing is ever started under this number.
+        Make sure that nothing is ever started under this number; the nodes that could not be asked.
 
         The folder is completed where the old holder died half-way (so that its own claim fails),
         the word `void` is left for every agent that may still start, and what runs already is
         killed by name.
         """
-        self._kit.still_mine()
-        spec = read_launch(self._kit.run, number)
+        kit = self._kit
+        kit.still_mine()
+        spec = read_launch(kit.run, number)
         if spec is not None:
             seats = tuple(seat.node for seat in spec.seats)
-        lay_out(self._kit.run, number, seats, self._kit.files)
-        voice = Voice(self._kit.run, number, self._kit.term, self._kit.files)
+        lay_out(kit.run, number, seats, kit.files)
+        voice = Voice(kit.run, number, kit.term, kit.files)
         voice.say(void=True)
-        ear = Ear(self._kit.run, number, seats, self._kit.files)
-        self._kit.clock.sleep(VOID_WAIT_S)
+        voice.close()
+        kit.clock.sleep(VOID_WAIT_S)
         held = grants(state, tuple(node for node in seats if node in state.nodes))
         try:
-            left = self._kit.cluster.tear_down(name, held, self._kit.config.detect.teardown_s)
-        except ClusterError as error:
-            left = (str(error),)
-        agents = ear.hear_agents()
-        alive = [n for n, agent in agents.items() if agent.phase not in AGENT_GONE]
-        voice.close()
-        said = f"; not torn down: {', '.join(left)}" if left else ""
-        said += f"; agents last heard on {', '.join(alive)}" if alive else ""
-        yield AttemptVoided(
-            attempt=number, reason=f"its launch was begun by an earlier holder{said}"
-        )
+            return kit.cluster.tear_down(name, held, kit.config.detect.teardown_s)
+        except ClusterError:
+            return tuple(grant.node for grant in held)
 
 
 def _launched(spec: LaunchSpec, refused: tuple[str, ...]) -> AttemptLaunched:

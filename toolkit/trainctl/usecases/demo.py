@@ -9,6 +9,7 @@ those of the undisturbed run, bit for bit.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -136,8 +137,7 @@ class _Ran(msgspec.Struct, frozen=True):
 def _run(run: RunDir, faults: tuple[Fault, ...], steps: int, pace_s: float, tell: Tell) -> _Ran:
     """One run under two supervisor processes (a holder and a standby), to its end."""
     clock, files = SystemClock(), Files()
-    plan = run.root / "inject" / "plan.json"
-    create(run, _config(run, steps, pace_s, plan))
+    create(run, _config(run, steps, pace_s))
     state = fold(read_journal(run).events)
     run_id = state.created.run_id if state.created else ""
     cluster = LocalCluster(run, run_id)
@@ -147,7 +147,7 @@ def _run(run: RunDir, faults: tuple[Fault, ...], steps: int, pace_s: float, tell
 
     injector = Injector(run, faults, clock, files, kill_node)
     began = time.monotonic()
-    crew = _Crew(run)
+    crew = _Crew(run, {**os.environ, "TRAINCTL_INJECT": injector.plan})
     try:
         while time.monotonic() - began < BOUND_S:
             crew.keep_two()
@@ -170,7 +170,7 @@ def _run(run: RunDir, faults: tuple[Fault, ...], steps: int, pace_s: float, tell
     return _Ran(_result(run, injector.state, seconds), report_of(run), tuple(injector.done), left)
 
 
-def _config(run: RunDir, steps: int, pace_s: float, plan: Path) -> RunConfig:
+def _config(run: RunDir, steps: int, pace_s: float) -> RunConfig:
     command = (
         *(sys.executable, "-m", "trainctl.examples.bytelm"),
         *("--steps", str(steps), "--save-every", str(SAVE_EVERY), "--pace-s", str(pace_s)),
@@ -183,15 +183,15 @@ def _config(run: RunDir, steps: int, pace_s: float, plan: Path) -> RunConfig:
         checkpoint=CheckpointConfig(),
         restart=RestartConfig(backoff_base_s=1.0),
         detect=DetectConfig(launch_s=120.0),
-        env={"TRAINCTL_INJECT": str(plan)},
     )
 
 
 class _Crew:
     """Two supervisor processes of a run, so that one can be killed; a lost one is started again."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, env: dict[str, str]) -> None:
         self._run = run
+        self._env = env  # nodes, agents and ranks inherit it
         self._members: list[Identity] = []
 
     def keep_two(self) -> None:
@@ -200,7 +200,9 @@ class _Crew:
         self._members = [member for member in self._members if is_alive(member)]
         while len(self._members) < 2:
             argv = [sys.executable, "-m", "trainctl", "supervise", str(self._run.root)]
-            self._members.append(spawn(argv, stdout=self._run.supervisor_log, new_session=True))
+            self._members.append(
+                spawn(argv, env=self._env, stdout=self._run.supervisor_log, new_session=True)
+            )
 
     def dismiss(self) -> None:
         """Wait for them to see the run's end by themselves; end those that do not."""

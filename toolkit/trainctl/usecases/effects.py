@@ -73,6 +73,19 @@ class Effects:
             raise AssertionError(f"{intent.kind} is not an intent")
         return self.perform(action, state)
 
+    def settle(self, intent: AnyEvent, state: RunState) -> Iterator[AnyEvent]:
+        """
+        Undo what an ousted holder may have begun after it lost the run: its attempt number is made
+        void, nodes that it asked for are given back. A quarantine entry or a release stands.
+        """
+        match intent:
+            case LaunchIntended():
+                self.attempt.void_foreign(intent, state)
+            case GangRequested() | ReplacementIntended():
+                yield from self._nodes.give_back(intent.name, state)
+            case _:
+                return
+
     def _page(self, action: do.Page) -> Iterator[AnyEvent]:
         try:
             self._kit.pager.page(action.message)

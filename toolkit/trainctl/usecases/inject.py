@@ -133,7 +133,7 @@ class Injector:
 
     def poll(self) -> list[AnyEvent]:
         """Look once; inject what is due."""
-        news = [event for event in self._tail.poll() if isinstance(event, ev.Event)]
+        news = [event for event in self._tail.poll() if not isinstance(event, ev.Unknown)]
         for event in news:
             self.state = evolve(self.state, event)
             self._see(event)

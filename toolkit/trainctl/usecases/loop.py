@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from trainctl.adapters.journal import JournalWriter
+from trainctl.adapters.journal import JournalWriter, read_journal
 from trainctl.adapters.lease import Lease
 from trainctl.adapters.requests import read_requests
 from trainctl.base.clock import Clock
 from trainctl.base.config import RunConfig
 from trainctl.base.rundir import RunDir
 from trainctl.model.errors import LeaseLost, TrainctlError
-from trainctl.model.events import AnyEvent, StopRequested
+from trainctl.model.events import AnyEvent, AttemptAdopted, StopRequested
 from trainctl.policy import actions as do
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import evolve
@@ -39,6 +39,10 @@ EFFECT_TRIES = 300
 JOURNAL_RETRY_S = 1.0
 JOURNAL_TRIES = 600
 """A full disk is waited for ten minutes: the attempt trains on, and a fact must not be lost."""
+
+SETTLE_EVERY_MS = 10_000
+SETTLE_FOR_MS = 180_000
+"""Above the longest bound of an effect: what an ousted holder began is known by then."""
 
 _LOOKING = (Phase.RUNNING, Phase.DETECTED, Phase.GATHERED, Phase.TEARING_DOWN)
 _ALIVE = (Phase.LAUNCHING, *_LOOKING)
@@ -67,6 +71,9 @@ class Loop:
     _said: set[tuple[str, int, int]] = field(default_factory=set)
     _failed: int = 0
     _retry_ms: int = 0
+    _settled: set[tuple[int, int]] = field(default_factory=set)
+    _settled_ms: int | None = None
+    _settle_end_ms: int = 0
     _launched_ms: int = 0
     _progress_ms: int = 0
     _requests_ms: int = -REQUESTS_EVERY_MS
@@ -78,11 +85,14 @@ class Loop:
         Raises LeaseLost as soon as the run is not ours.
         """
         self._launched_ms = self._progress_ms = self.clock.mono_ms()
+        if self.state.phase in _LOOKING:
+            self.record(AttemptAdopted(attempt=self.state.attempt))
         while self.state.phase is not Phase.ENDED:
             self.lease.tick()
             self.lease.check()
             self._obey_requests()
             self._look()
+            self._settle()
             action = decide(self.state, self.limits, self.clock.utc_ms())
             if not self.limits.act and isinstance(action, do.Watch) and not self._observes():
                 break
@@ -178,6 +188,27 @@ class Loop:
         )
         for event in notice(self.state, view):
             self.record(event)
+
+    def _settle(self) -> None:
+        """
+        What an ousted holder wrote after the takeover is not folded, but what it may have begun is
+        looked up and undone; its file is read again until its longest bound has passed.
+        """
+        now_ms = self.clock.mono_ms()
+        if self._settled_ms is None:
+            self._settle_end_ms = now_ms + SETTLE_FOR_MS
+        elif now_ms - self._settled_ms < SETTLE_EVERY_MS or now_ms > self._settle_end_ms:
+            return
+        if self._thread.action is not None or not self.limits.act:
+            return
+        self._settled_ms = now_ms
+        state = self.state
+        for event in read_journal(self.run).void:
+            if do.action_of(event) is not None and (event.term, event.seq) not in self._settled:
+                self._settled.add((event.term, event.seq))
+                intent = event
+                self._thread.start(do.Recover(intent), lambda: self.effects.settle(intent, state))
+                return
 
     def _obey_requests(self) -> None:
         attempt = self.state.attempt if self.state.phase in _ALIVE else 0

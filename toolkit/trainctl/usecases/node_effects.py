@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainctl.adapters.cluster import NodeLife
+from trainctl.adapters.cluster import NodeLife, Span
 from trainctl.adapters.quarantine import Entry, QuarantineDir
 from trainctl.model.errors import ClusterError
 from trainctl.model.events import (
@@ -41,10 +41,14 @@ class NodeEffects:
         """Ask for one node more."""
         self._kit.still_mine()
         try:
-            for grant in self._kit.cluster.allocate(name, 1, exclude):
-                yield ReplacementGranted(name=name, node=grant)
+            granted = self._kit.cluster.allocate(name, 1, exclude)
         except ClusterError as error:
             yield GangLost(name=name, reason=str(error))
+            return
+        for grant in granted:
+            yield ReplacementGranted(name=name, node=grant)
+        if not granted:
+            yield GangLost(name=name, reason="the cluster has no such node")
 
     def preflight(self, action: do.Preflight, state: RunState) -> Iterator[AnyEvent]:
         """
@@ -91,7 +95,27 @@ class NodeEffects:
     def release(self, nodes: tuple[str, ...], reason: str, state: RunState) -> Iterator[AnyEvent]:
         """Give the nodes back, with the cluster's own record of how long each was held."""
         self._kit.still_mine()
-        for span in self._kit.cluster.release(grants(state, nodes)):
+        held = grants(state, nodes)
+        spans = {span.node: span for span in self._kit.cluster.release(held)}
+        for grant in held:
+            span = spans.get(grant.node) or Span(grant.node, grant.start_ms, 0)
             yield NodeReleased(
-                node=span.node, start_ms=span.start_ms, end_ms=span.end_ms, reason=reason
+                node=grant.node, start_ms=span.start_ms, end_ms=span.end_ms, reason=reason
+            )
+        for node in nodes:
+            if node not in state.nodes:  # given back before: what was intended is done
+                yield NodeReleased(node=node, reason=reason)
+
+    def give_back(self, name: str, state: RunState) -> Iterator[AnyEvent]:
+        """Nodes that an ousted holder was granted under `name`, unless they are in the gang."""
+        strangers = [g for g in self._kit.cluster.find(name) if g.node not in state.nodes]
+        if not strangers:
+            return
+        self._kit.still_mine()
+        for span in self._kit.cluster.release(strangers):
+            yield NodeReleased(
+                node=span.node,
+                start_ms=span.start_ms,
+                end_ms=span.end_ms,
+                reason=f"asked for as {name} by a supervisor that had lost the run",
             )
