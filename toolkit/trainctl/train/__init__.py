@@ -85,9 +85,7 @@ def stop_agreed() -> bool:
     one small asynchronous all-reduce on the default group, read at the next call.
     """
     here = _made[0] if _made else _this_rank()
-    if here.alone and not here.flags[0]:  # so it is at nearly every step
-        return here.stopping
-    return here.stop_agreed()
+    return here.ask[0] != 0 and here.stop_agreed()
 
 
 def loaded(step: int, start: Committed | str | _os.PathLike[str] | None = None) -> None:

@@ -30,9 +30,8 @@ class ThisRank:
         self.who = environment.rank()
         self.beats = _beats(self.who)
         self.log = _log(self.who)
-        self.alone = self.who.world == 1 or not self.who.supervised
-        """No other rank is asked before this one stops."""
-        self.flags: Sequence[int] = self.beats.flags if self.beats else (0,)
+        self.ask = self._whether_to_ask()
+        """Its first word is 0 while no stop can be agreed on: all that most steps look at."""
         self.stopping = False
         self._vote: collective.Vote | None = None
         self._next_loss_ns = 0
@@ -74,6 +73,13 @@ class ThisRank:
 
     # --- stops ------------------------------------------------------------------------------
 
+    def _whether_to_ask(self) -> Sequence[int]:
+        if not self.who.supervised:
+            return (0,)
+        if self.who.world > 1:
+            return (1,)  # the others may know more
+        return self.beats.flags if self.beats is not None else (0,)
+
     def wants_stop(self) -> bool:
         """Whether this node's agent asks for a stop, and no injected fault hides it."""
         if self.beats is None or not self.beats.stop():
@@ -82,8 +88,8 @@ class ThisRank:
 
     def stop_agreed(self) -> bool:
         """See `trainctl.train.stop_agreed`."""
-        if self.stopping or not self.who.supervised:
-            return self.stopping
+        if self.stopping:
+            return True
         if self.who.world == 1 or collective.world() == 1:
             agreed = self.wants_stop()
         else:
@@ -97,6 +103,7 @@ class ThisRank:
         """All ranks have agreed to end after the step they stand at."""
         if not self.stopping:
             self.stopping = True
+            self.ask = (1,)  # and it stays so, whatever the flag says
             if self.log is not None:
                 self.log.write("stop_agreed", self.step, {})
 
