@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from trainctl.adapters.pager import PagerError
 from trainctl.model.events import (
     AnyEvent,
+    GangRequested,
     LaunchIntended,
     Paged,
     PageFailed,
+    ReplacementIntended,
 )
 from trainctl.policy import actions as do
 from trainctl.policy.state import RunState

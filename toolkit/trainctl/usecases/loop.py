@@ -19,7 +19,7 @@ from trainctl.base.clock import Clock
 from trainctl.base.config import RunConfig
 from trainctl.base.rundir import RunDir
 from trainctl.model.errors import LeaseLost, TrainctlError
-from trainctl.model.events import AnyEvent, AttemptAdopted, StopRequested
+from trainctl.model.events import AnyEvent, AttemptAdopted, StopRequested, Unknown
 from trainctl.policy import actions as do
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import evolve
@@ -202,13 +202,17 @@ class Loop:
         if self._thread.action is not None or not self.limits.act:
             return
         self._settled_ms = now_ms
-        state = self.state
-        for event in read_journal(self.run).void:
-            if do.action_of(event) is not None and (event.term, event.seq) not in self._settled:
-                self._settled.add((event.term, event.seq))
-                intent = event
-                self._thread.start(do.Recover(intent), lambda: self.effects.settle(intent, state))
-                return
+        late = (
+            event
+            for event in read_journal(self.run).void
+            if not isinstance(event, Unknown)
+            and do.action_of(event) is not None
+            and (event.term, event.seq) not in self._settled
+        )
+        if (intent := next(late, None)) is not None:
+            state = self.state
+            self._settled.add((intent.term, intent.seq))
+            self._thread.start(do.Recover(intent), lambda: self.effects.settle(intent, state))
 
     def _obey_requests(self) -> None:
         attempt = self.state.attempt if self.state.phase in _ALIVE else 0
