@@ -1,9 +1,9 @@
 """
 The port behind which a cluster lies: allocate, launch, observe, tear down, release.
 
-Everything is asked by a name that the caller chose and journaled first (a gang, a step), so that a new
-supervisor can look up what the old one may have done. Every call is bounded by the adapter and raises
-`ClusterError` when the cluster cannot be asked; *cannot ask* is never an answer about a node.
+Everything is asked by a name that the caller chose and journaled first (a gang, a step), so that a
+new supervisor can look up what the old one may have done. Every call is bounded by the adapter and
+raises `ClusterError` when the cluster cannot be asked; *cannot ask* is never an answer about a node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The allocated time of a node, by the cluster's own record, in UTC ms. `end_ms` 0: still held."""
+    """
+    The allocated time of a node, by the cluster's own record, in UTC ms. `end_ms` 0: still held.
+    """
 
     node: str
     start_ms: int
@@ -63,22 +65,34 @@ class Cluster(Protocol):
     """A place to run on. See docs/adapters.md for what each adapter does behind each call."""
 
     def allocate(self, name: str, count: int, exclude: Sequence[str]) -> tuple[NodeGrant, ...]:
-        """Ask for `count` nodes under `name`; asked again under the same name it grants the same nodes."""
+        """
+        Ask for `count` nodes under `name`; asked again under the same name it grants the same
+        nodes.
+        """
 
     def find(self, name: str) -> tuple[NodeGrant, ...]:
-        """The nodes granted under `name`, whole or in part; empty when the name was never asked for."""
+        """
+        The nodes granted under `name`, whole or in part; empty when the name was never asked for.
+        """
 
     def observe(self, nodes: Sequence[NodeGrant]) -> dict[str, NodeLife]:
-        """The life of each node, by its name. Cheap: called several times a second on a local cluster."""
+        """
+        The life of each node, by its name. Cheap: called several times a second on a local cluster.
+        """
 
     def launch(self, step: Step) -> None:
-        """Start the step on all its nodes; raises ClusterError, naming the nodes, where it could not."""
+        """
+        Start the step on all its nodes; raises ClusterError, naming the nodes, where it could not.
+        """
 
     def find_step(self, name: str, nodes: Sequence[NodeGrant]) -> dict[str, StepLife]:
         """Where the step `name` is, by node."""
 
     def tear_down(self, name: str, nodes: Sequence[NodeGrant], timeout_s: float) -> tuple[str, ...]:
-        """Kill all processes of the step; the names of the nodes that could not be asked or still have some."""
+        """
+        Kill all processes of the step; the names of the nodes that could not be asked or still have
+        some.
+        """
 
     def release(self, nodes: Sequence[NodeGrant]) -> tuple[Span, ...]:
         """Give the nodes back, dead ones included, and say how long each was held. Idempotent."""

@@ -1,4 +1,6 @@
-"""The two clocks, behind one small protocol so that tests and the simulated cluster need not wait."""
+"""
+The two clocks, behind one small protocol so that tests and the simulated cluster need not wait.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ class Clock(Protocol):
         """UTC in integer milliseconds; may jump."""
 
     def mono_ms(self) -> int:
-        """Monotonic milliseconds since boot, counting suspended time of the process, never jumping back."""
+        """
+        Monotonic milliseconds since boot, counting suspended time of the process, never jumping
+        back.
+        """
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
