@@ -3,7 +3,7 @@ The port behind which a cluster lies: allocate, launch, observe, tear down, rele
 
 Everything is asked by a name that the caller chose and journaled first (a gang, a step), so that a
 new supervisor can look up what the old one may have done. Every call is bounded by the adapter and
-raises `ClusterError` when the cluster cannot be asked; *cannot ask* is never an answer about a node.
+raises `ClusterError` when the cluster cannot be asked; *cannot ask* is no answer about a node.
 """
 
 from __future__ import annotations
