@@ -1,13 +1,14 @@
 """
-The cell: a small file of fixed size that is rewritten in place, so that nothing is detected by a file
-appearing.
+The cell: a small file of fixed size that is rewritten in place, so that nothing is detected by a
+file appearing.
 
     magic 8 | term 8 | seq 8 | length 4 | crc32 4 | payload … | whatever was there before
 
-Integers are big-endian. The check covers all that stands before the payload, and the payload; so a
-write that was torn at any byte reads as torn, never as a value that nobody wrote. A cell has one writer
-in its life, is created at full size before anybody polls it (zeros: never written), is opened O_DSYNC,
-rewritten by one pwrite, and read by open + read + close, which is what makes NFS look at the server.
+Integers are big-endian. The check covers all that stands before the payload, and the payload; so
+a write that was torn at any byte reads as torn, never as a value that nobody wrote. A cell has
+one writer in its life, is created at full size before anybody polls it (zeros: never written), is
+opened O_DSYNC, rewritten by one pwrite, and read by open + read + close, which is what makes NFS
+look at the server.
 
 Standard library only: node agents import this.
 """
@@ -53,8 +54,8 @@ def create_cell(
     """
     Create a cell of `size` bytes that was never written. FileExistsError when the name is taken.
 
-    `durable=False` saves two fsyncs, for the thousands of cells of one attempt: a crash of the storage
-    may lose the cell, which its writer then reports.
+    `durable=False` saves two fsyncs, for the thousands of cells of one attempt: a crash of the
+    storage may lose the cell, which its writer then reports.
     """
     if size < HEADER_SIZE:
         raise CellError(f"{path}: a cell needs at least {HEADER_SIZE} bytes, not {size}")
@@ -73,7 +74,7 @@ def encode_cell(term: int, seq: int, payload: bytes) -> bytes:
 
 
 def decode_cell(raw: bytes, path: Path) -> Cell | None:
-    """The cell in the bytes of a file; None when it was never written, CellError when it is torn."""
+    """The cell in a file's bytes; None when it was never written, CellError when torn."""
     header = raw[:HEADER_SIZE]
     if not any(header):
         return None
@@ -159,8 +160,9 @@ def _last_seq(raw: bytes, path: Path) -> int:
     except CellError:
         if not raw.startswith(MAGIC):
             return 0
-        # An earlier life of this writer died in mid-write. Big-endian, so whatever mixture of the old
-        # and the new number stands there is not below the old one, and the next is above both.
+        # An earlier life of this writer died in mid-write. Big-endian, so whatever mixture of the
+        # old and the new number stands there is not below the old one, and the next is above
+        # both.
         return int(_FIELDS.unpack_from(raw)[2])
     return cell.seq if cell else 0
 

@@ -1,11 +1,11 @@
 """
 The narrow door to files on a shared file system that may be slow, stale or frozen.
 
-Cells, lease, journal and requests do all their I/O through one `Files`, so that a test can put a layer
-in between that hides new names, freezes, and gives stale reads. Nothing here asks whether a name
-exists: on NFS the answer may be a minute old. What must be known is learned from calls that reach the
-server (exclusive creation) or from files that exist beforehand. Standard library only: node agents
-import this.
+Cells, lease, journal and requests do all their I/O through one `Files`, so that a test can put a
+layer in between that hides new names, freezes, and gives stale reads. Nothing here asks whether a
+name exists: on NFS the answer may be a minute old. What must be known is learned from calls that
+reach the server (exclusive creation) or from files that exist beforehand. Standard library only:
+node agents import this.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer  # in collections.abc from Python 3.12 on
 
 _FILE_MODE = 0o644  # group-readable, never world-writable whatever the umask
 _DIR_MODE = 0o755
@@ -55,9 +51,9 @@ class Files:
 
     def read(self, path: Path, *, fresh: bool = False) -> bytes:
         """
-        The whole file. `fresh` drops what this host has cached of it, so that a file of constant size
-        comes from the server even where attributes are cached (NFS). Only regular files are read: a
-        pipe that somebody put there must not block us.
+        The whole file. `fresh` drops what this host has cached of it, so that a file of constant
+        size comes from the server even where attributes are cached (NFS). Only regular files are
+        read: a pipe that somebody put there must not block us.
         """
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -77,15 +73,20 @@ class Files:
         finally:
             os.close(fd)
 
-    def create_exclusive(self, path: Path, data: bytes = b"", *, durable: bool = True) -> None:
+    def create_exclusive(
+        self, path: Path, data: bytes = b"", *, size: int = 0, durable: bool = True
+    ) -> None:
         """
         Create the file with `data`; FileExistsError when the name is taken, which the server says.
 
+        `size`: it reads as zeros up to there, which are not written, and so wipe out nothing.
         `durable`: the file and its name survive a crash of the storage when this returns.
         """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
         try:
             _write_all(fd, data)
+            if size:
+                os.ftruncate(fd, size)
             if durable:
                 os.fsync(fd)
         finally:
@@ -114,8 +115,8 @@ class Files:
 
     def open_in_place(self, path: Path, *, create: bool = False) -> int:
         """
-        A descriptor whose writes are on the server when they return. `create` also makes an empty file
-        where there is none, and reaches the server past a cached "no such name".
+        A descriptor whose writes are on the server when they return. `create` also makes an empty
+        file where there is none, and reaches the server past a cached "no such name".
         """
         flags = os.O_WRONLY | os.O_DSYNC | (os.O_CREAT if create else 0)
         return os.open(path, flags, _FILE_MODE)

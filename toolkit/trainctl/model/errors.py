@@ -6,7 +6,8 @@ Everything trainctl raises on purpose, and the exit code each ends in.
     ├── ConfigError          2   run.toml, site.env or the run directory is not usable
     ├── ClusterError         3   the cluster refused, is away, or spoke nonsense
     ├── LeaseLost            3   another supervisor owns the run now
-    ├── CellError            3   a cell could not be read whole
+    ├── CellError            3   a cell could not be read whole, or not be written
+    ├── StorageError         3   the run directory could not be read or written
     └── CheckpointError      13  a checkpoint cannot be used
 
 The codes are those of docs/design.md, "Exit codes"; only `cli.main` turns one into the other.
@@ -45,6 +46,12 @@ class LeaseLost(TrainctlError):
 
 class CellError(TrainctlError):
     """A cell could not be read whole: torn at every try, or not a cell at all."""
+
+    exit_code = 3
+
+
+class StorageError(TrainctlError):
+    """The run directory could not be read or written: storage is full, away, or not ours to use."""
 
     exit_code = 3
 
