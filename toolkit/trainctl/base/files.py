@@ -147,6 +147,10 @@ class Files:
         os.ftruncate(fd, size)
         os.fsync(fd)
 
+    def size(self, fd: int) -> int:
+        """The size of an open file in bytes."""
+        return os.fstat(fd).st_size
+
     def close(self, fd: int) -> None:
         """Close what `open_in_place` or `open_append` opened."""
         os.close(fd)
