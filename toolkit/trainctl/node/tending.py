@@ -241,7 +241,7 @@ def _visible(state: AgentState) -> tuple[object, ...]:
         *(state.phase, state.port, state.ack_term, state.ack_seq, state.exits, state.stalled),
         *(state.launcher_code, state.reason, state.notes),
         # That a rank has started to beat, or beats in another phase, is news too.
-        tuple((rank.rank, rank.pid, rank.phase == "save") for rank in state.ranks),
+        tuple((r.rank, r.pid, r.step >= 0, r.phase == "save") for r in state.ranks),
     )
 
 

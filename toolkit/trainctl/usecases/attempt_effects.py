@@ -44,7 +44,7 @@ ADOPT_S = 3.0
 """A launch that an earlier holder began has so long to be found on all its nodes."""
 VOID_WAIT_S = 3.0
 """An agent reads its control cells every second; after a void it has had time to read thrice."""
-SETTLE_S = 0.15
+SETTLE_S = 0.1
 """After the first failure with a reason of its own, so long is waited for a better one."""
 
 
