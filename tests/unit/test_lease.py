@@ -343,7 +343,8 @@ def test_the_slow_creator_of_a_mark_cannot_wipe_it_out(bench: Bench) -> None:
                 file.write(data)
                 file.truncate(max(size, len(data)))
 
-    assert bench.acquire(files=Overtaken(bench.store, "a")) is not None
+    with pytest.raises(StorageError, match="given up: another supervisor has taken over"):
+        bench.acquire(files=Overtaken(bench.store, "a"))
     assert bench.is_ousted(1)
 
 
@@ -364,7 +365,7 @@ def test_a_claim_that_took_too_long_is_given_up(bench: Bench) -> None:
                 bench.clock.advance(60)  # SIGSTOP after creating lease/0001, before its first write
             return super().open_in_place(path, create=create)
 
-    with pytest.raises(StorageError, match=r"lease/0001: claimed too slowly .* 60\.0 s"):
+    with pytest.raises(StorageError, match=r"lease/0001: the claim was given up: .* 60\.0 s"):
         bench.own(Stopped(bench.store, "a"))
     lease = bench.own()
     assert lease.term == 2, "the term that was given up is marked so, and nobody waits for it"

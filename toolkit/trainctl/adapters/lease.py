@@ -178,7 +178,7 @@ def _claim(
     lease = Lease(run, term, info, clock, files, ousts, began_ms)
     if why := lease.first_renewal():
         lease.release("given up")
-        raise StorageError(f"{run.lease(term)}: claimed too slowly to be safe: {why}; try again")
+        raise StorageError(f"{run.lease(term)}: the claim was given up: {why}; try again")
     return lease
 
 
