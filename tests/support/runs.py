@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.adapters.journal import read_journal
-from trainctl.base.config import DetectConfig, RestartConfig, RunConfig, SizeConfig
+from trainctl.base.config import (
+    CheckpointConfig,
+    DetectConfig,
+    RestartConfig,
+    RunConfig,
+    SizeConfig,
+)
 from trainctl.base.proc import kill_all, own_processes_with
 from trainctl.base.rundir import RunDir
 from trainctl.model.agent import Launcher
@@ -29,7 +35,13 @@ TOY = SUPPORT / "toy_trainer.py"
 
 
 def toy_run(
-    root: Path, *, nodes: int = 2, spares: int = 1, toy: tuple[str, ...] = (), **restart: Any
+    root: Path,
+    *,
+    nodes: int = 2,
+    spares: int = 1,
+    toy: tuple[str, ...] = (),
+    checkpoint_dir: str = "",
+    **restart: Any,
 ) -> RunDir:
     """A run of the toy trainer at `root`; `restart` are keys of [restart]."""
     run = RunDir(root)
@@ -42,6 +54,7 @@ def toy_run(
             launcher=Launcher.PLAIN,
             size=SizeConfig(nodes=nodes, spares=spares),
             restart=RestartConfig(**{"backoff_base_s": 0.1, "stop_grace_s": 20.0, **restart}),
+            checkpoint=CheckpointConfig(dir=checkpoint_dir),
             detect=DetectConfig(launch_s=20.0, gather_s=2.0),
         ),
     )
@@ -70,9 +83,15 @@ class Supervisors:
     ) -> subprocess.Popen[bytes]:
         """`trainctl supervise`, or `script` (a Python file and its arguments) in its place."""
         argv = script or ("-m", "trainctl", "supervise", str(self.run.root))
+        return self.start_argv(sys.executable, *argv, env=env, new_session=new_session)
+
+    def start_argv(
+        self, *argv: str, env: dict[str, str] | None = None, new_session: bool = True
+    ) -> subprocess.Popen[bytes]:
+        """Any command that ends up as a supervisor."""
         with open(self.run.root / "supervisors.log", "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, *argv],
+                argv,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--pace-s", type=float, default=0.02)
+    parser.add_argument("--ballast-kb", type=int, default=0)
     parser.add_argument("--fail-at-start", action="store_true")
     args = parser.parse_args()
     log_dir = Path(os.environ["TRAINCTL_RUN_DIR"]) / "toy"
@@ -52,7 +53,7 @@ def main() -> None:
         stop = train.stop_agreed()
         if RANK == 0 and (stop or step % args.save_every == 0):
             with checkpoints.saving(step) as folder:
-                (Path(folder) / "state.txt").write_text(f"{step}\n")
+                (Path(folder) / "state.txt").write_text(f"{step}\n" + "x" * 1024 * args.ballast_kb)
         if stop:
             return
     if RANK == 0:

@@ -60,6 +60,11 @@ class JournalWriter:
         except OSError as error:
             raise StorageError(f"{self.path}: cannot create it: {_why(error)}") from error
 
+    @property
+    def seq(self) -> int:
+        """The number of the last event that is a fact; 0 for none."""
+        return self._whole_seq
+
     def append(self, event: E) -> E:
         """Stamp the event and make it a fact; the stamped event."""
         self._mend()

@@ -38,6 +38,8 @@ class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Given up in order: the next holder need not wait.
     released: bool = False
     reason: str = ""
+    #: Events in its journal when it was released: the next holder reads until it has them all.
+    events: int = 0
 
 
 class Lease:
@@ -105,14 +107,14 @@ class Lease:
         self._thread = threading.Thread(target=self._renew_for_ever, name=name, daemon=True)
         self._thread.start()
 
-    def release(self, reason: str = "") -> bool:
+    def release(self, reason: str = "", events: int = 0) -> bool:
         """
         Give the run up in order, so that the next holder need not wait; call it when nothing that
         this process started acts any more. After it `check` raises. False: storage did not take
         the mark within 6 s, and the next holder waits for 12.
         """
         self._lose(f"it was released ({reason})" if reason else "it was released")
-        self.info = msgspec.structs.replace(self.info, released=True, reason=reason)
+        self.info = msgspec.structs.replace(self.info, released=True, reason=reason, events=events)
         self._stop.set()
         if self._thread is not None:
             self._thread.join(RELEASE_S)

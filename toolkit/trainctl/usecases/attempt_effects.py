@@ -5,9 +5,10 @@ holder did of it.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainctl.adapters.checkpoints import latest_committed
 from trainctl.adapters.cluster import NodeLife, Step, StepLife
@@ -22,8 +23,10 @@ from trainctl.model.events import (
     Detected,
     Gathered,
     LaunchIntended,
+    RunStopped,
     TornDown,
 )
+from trainctl.model.outcome import EndKind
 from trainctl.policy import actions as do
 from trainctl.policy.blame import judge
 from trainctl.policy.naming import step_name
@@ -37,13 +40,15 @@ from trainctl.usecases.attempts import (
     read_launch,
     write_launch,
 )
-from trainctl.usecases.kit import Kit, grants, run_id
+from trainctl.usecases.kit import Kit, grants, page, run_id
 
 AGENT_GONE = frozenset({AgentPhase.ENDED, AgentPhase.REFUSED})
 ADOPT_S = 3.0
 """A launch that an earlier holder began has so long to be found on all its nodes."""
 VOID_WAIT_S = 3.0
 """An agent reads its control cells every second; after a void it has had time to read thrice."""
+LAST_WORD_S = 4.0
+"""A reading may be a few seconds old: so long an ended agent's last word is waited for."""
 SETTLE_S = 0.1
 """After the first failure with a reason of its own, so long is waited for a better one."""
 
@@ -65,6 +70,8 @@ class Attempt:
     voice: Voice
     ear: Ear
     launch_error: str = ""
+    #: When we first saw that the step had ended on a node whose cell does not say so.
+    ended_ms: dict[str, int] = field(default_factory=dict)
 
 
 class AttemptEffects:
@@ -89,6 +96,9 @@ class AttemptEffects:
                 yield CheckpointCommitted(
                     attempt=chosen.attempt, step=chosen.step, path=chosen.path
                 )
+            if not chosen.path and state.committed >= 0:
+                yield from self._checkpoints_are_gone(action.attempt, state, chosen)
+                return
             spec = self._spec(action, state, chosen)
             write_launch(kit.run, spec, kit.files)
             kit.still_mine()
@@ -98,6 +108,25 @@ class AttemptEffects:
             yield Detected(attempt=action.attempt, cause="launch_failed", detail=str(error))
         else:
             yield _launched(spec, chosen.refused)
+
+    def _checkpoints_are_gone(
+        self, number: int, state: RunState, chosen: Chosen
+    ) -> Iterator[AnyEvent]:
+        """A start from scratch would throw away what was trained: a human must look."""
+        folder = self._kit.config.checkpoint.dir or str(self._kit.run.checkpoints)
+        reason = (
+            f"step {state.committed} was committed, and {folder} holds no checkpoint that can be "
+            "used; restore it and resume, or submit a new run to start from scratch"
+        )
+        yield AttemptVoided(attempt=number, reason=reason)
+        yield from page(self._kit, f"checkpoints-gone-a{number:04d}", reason)
+        root = shlex.quote(str(self._kit.run.root))
+        yield RunStopped(
+            end=EndKind.NEEDS_HUMAN,
+            reason=reason,
+            evidence=chosen.refused[:5],
+            next_command=f"trainctl resume {root}",
+        )
 
     def _choose_checkpoint(self) -> Chosen:
         """
@@ -197,23 +226,26 @@ class AttemptEffects:
             steps = self._kit.cluster.find_step(step_name(state, state.attempt), held)
         except ClusterError:
             lives, steps = {}, {}
-        silent = [
-            node
-            for node, life in steps.items()
-            if life is StepLife.ENDED
-            and (node not in agents or agents[node].phase not in AGENT_GONE)
-        ]
-        if silent:  # its last word may have been written between our look and the cluster's
-            agents = attempt.ear.hear_agents(silent)
         return AttemptView(
             agents=dict(agents),
             gone=frozenset(node for node, life in lives.items() if life is NodeLife.GONE),
-            vanished=frozenset(
-                node
-                for node in silent
-                if node not in agents or agents[node].phase not in AGENT_GONE
-            ),
+            vanished=self._vanished(attempt, steps),
         )
+
+    def _vanished(self, attempt: Attempt, steps: dict[str, StepLife]) -> frozenset[str]:
+        """
+        Nodes where the step ended and the agent's cell does not say so, however long we wait for a
+        cache to let its last word through.
+        """
+        now_ms = self._kit.clock.mono_ms()
+        silent = set()
+        for node, life in steps.items():
+            agent = attempt.ear.agents.get(node)
+            if life is not StepLife.ENDED or (agent and agent.phase in AGENT_GONE):
+                attempt.ended_ms.pop(node, None)
+            elif now_ms - attempt.ended_ms.setdefault(node, now_ms) >= LAST_WORD_S * 1000:
+                silent.add(node)
+        return frozenset(silent)
 
     def tear_down(self, state: RunState) -> Iterator[AnyEvent]:
         """Ask the agents, who let a save in flight finish; then the cluster, which asks nobody."""

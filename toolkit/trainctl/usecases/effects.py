@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainctl.adapters.pager import PagerError
 from trainctl.model.events import (
     AnyEvent,
     GangRequested,
     LaunchIntended,
-    Paged,
-    PageFailed,
     ReplacementIntended,
 )
 from trainctl.policy import actions as do
 from trainctl.policy.state import RunState
 from trainctl.usecases.attempt_effects import AttemptEffects
-from trainctl.usecases.kit import Kit
+from trainctl.usecases.kit import Kit, page
 from trainctl.usecases.node_effects import NodeEffects
 
 
@@ -34,6 +31,7 @@ class Effects:
         self._kit = kit
         self.attempt = AttemptEffects(kit)
         self._nodes = NodeEffects(kit)
+        self.files = kit.files
 
     def perform(self, action: do.Action, state: RunState) -> Iterator[AnyEvent]:
         """Do it; yields the events of what happened. Bounded; raises only on a defect of ours."""
@@ -47,7 +45,7 @@ class Effects:
             case do.Recover():
                 return self._recover(action.intent, state)
             case do.Page():
-                return self._page(action)
+                return page(self._kit, action.key, action.message)
             case _:
                 return self._on_nodes(action, state)
 
@@ -87,11 +85,3 @@ class Effects:
                 yield from self._nodes.give_back(intent.name, state)
             case _:
                 return
-
-    def _page(self, action: do.Page) -> Iterator[AnyEvent]:
-        try:
-            self._kit.pager.page(action.message)
-        except PagerError as error:
-            yield PageFailed(key=action.key, error=str(error))
-        else:
-            yield Paged(key=action.key, message=action.message)

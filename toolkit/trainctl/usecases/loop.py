@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
 
 from trainctl.adapters.journal import JournalWriter, read_journal
 from trainctl.adapters.lease import Lease
-from trainctl.adapters.requests import read_requests
+from trainctl.adapters.requests import Request, read_requests
 from trainctl.base.clock import Clock
 from trainctl.base.config import RunConfig
 from trainctl.base.rundir import RunDir
-from trainctl.model.errors import LeaseLost, TrainctlError
-from trainctl.model.events import AnyEvent, AttemptAdopted, StopRequested, Unknown
+from trainctl.model.errors import CellError, LeaseLost, StorageError, TrainctlError
+from trainctl.model.events import AnyEvent, AttemptAdopted, AttemptExited, StopRequested
 from trainctl.policy import actions as do
 from trainctl.policy.decide import decide
 from trainctl.policy.evolve import evolve
@@ -71,6 +74,8 @@ class Loop:
     _said: set[tuple[str, int, int]] = field(default_factory=set)
     _failed: int = 0
     _retry_ms: int = 0
+    _blind: str = ""
+    _strange: set[str] = field(default_factory=set)
     _settled: set[tuple[int, int]] = field(default_factory=set)
     _settled_ms: int | None = None
     _settle_end_ms: int = 0
@@ -107,9 +112,11 @@ class Loop:
             case do.Record():
                 self.record(action.event)
                 return
-            case do.PassOnStop():
-                if self.state.stop is not None:
-                    self.effects.attempt.take_hold(self.state).voice.say(stop=self.state.stop.value)
+            case do.PassOnStop(_, reason):
+                try:
+                    self.effects.attempt.take_hold(self.state).voice.say(stop=reason.value)
+                except (CellError, OSError) as error:
+                    self._cannot_look(error)
             case do.Watch():
                 pass
             case _:
@@ -154,7 +161,20 @@ class Loop:
             self._launched_ms = self._progress_ms = now_ms
         elif event.kind in ("first_step", "progressed"):
             self._progress_ms = now_ms
+        if isinstance(stamped, AttemptExited):
+            self._write_verdict(stamped)
         self.tell(stamped)
+
+    def _write_verdict(self, exited: AttemptExited) -> None:
+        """
+        verdict.json: the journal's own word, for people and programs that look at one attempt.
+        """
+        path = self.run.verdict(exited.attempt)
+        text = msgspec.json.format(msgspec.json.encode(exited), indent=1)
+        try:
+            self.effects.files.replace(path, text + b"\n")
+        except OSError as error:
+            self.warn(f"{path}: cannot be written: {error.strerror or error}; the journal has it")
 
     def _append(self, event: AnyEvent) -> AnyEvent:
         for tries_left in range(JOURNAL_TRIES, -1, -1):
@@ -177,17 +197,31 @@ class Loop:
     def _look(self) -> None:
         if self.state.phase not in _LOOKING:
             return
+        try:
+            view = self._view()
+        except (CellError, OSError) as error:
+            self._cannot_look(error)
+            return
+        self._blind = ""
+        for event in notice(self.state, view):
+            self.record(event)
+
+    def _view(self) -> AttemptView:
         now_ms = self.clock.mono_ms()
         runs = self.state.phase is Phase.RUNNING  # else the effect in flight looks by itself
-        view = replace(
+        return replace(
             self.effects.attempt.view(self.state) if runs else AttemptView({}),
             lines=self.effects.attempt.take_hold(self.state).ear.hear_trainer(),
             age_ms=now_ms - self._launched_ms,
             since_progress_ms=now_ms - self._progress_ms,
             launch_limit_ms=int(self.config.detect.launch_s * 1000),
         )
-        for event in notice(self.state, view):
-            self.record(event)
+
+    def _cannot_look(self, error: Exception) -> None:
+        """Storage hides or refuses what is there: that says nothing of the attempt."""
+        if str(error) != self._blind:
+            self._blind = str(error)
+            self.warn(f"cannot look at attempt {self.state.attempt}: {error}; it may be well")
 
     def _settle(self) -> None:
         """
@@ -202,13 +236,11 @@ class Loop:
         if self._thread.action is not None or not self.limits.act:
             return
         self._settled_ms = now_ms
-        late = (
-            event
-            for event in read_journal(self.run).void
-            if not isinstance(event, Unknown)
-            and do.action_of(event) is not None
-            and (event.term, event.seq) not in self._settled
-        )
+        try:
+            intents = read_journal(self.run, self.effects.files).void_intents
+        except StorageError:
+            return
+        late = (e for e in intents if (e.term, e.seq) not in self._settled)
         if (intent := next(late, None)) is not None:
             state = self.state
             self._settled.add((intent.term, intent.seq))
@@ -224,13 +256,24 @@ class Loop:
         if now_ms - self._requests_ms < REQUESTS_EVERY_MS:
             return
         self._requests_ms = now_ms
-        for request in read_requests(self.run):
+        for request in self._requests():
             if request.name not in self.state.requests_seen:
                 self.record(
                     StopRequested(
                         attempt=attempt, by=request.by, request=request.name, now=request.now
                     )
                 )
+
+    def _requests(self) -> tuple[Request, ...]:
+        try:
+            return read_requests(self.run, self.effects.files, unreadable=self._unreadable)
+        except StorageError:
+            return ()  # cannot read is not "nobody asked": looked for again in a moment
+
+    def _unreadable(self, path: Path, why: str) -> None:
+        if path.name not in self._strange:
+            self._strange.add(path.name)
+            self.warn(f"{path}: not a request: {why}")
 
 
 def _key(event: object) -> tuple[str, int, int]:

@@ -43,6 +43,7 @@ from trainctl.model.events import (
 )
 from trainctl.policy.evolve import fold
 from trainctl.policy.state import Phase
+from trainctl.usecases.past import read_past
 from trainctl.usecases.supervisor import Say, say, supervise
 from trainctl.usecases.worlds import make_cluster
 
@@ -68,7 +69,7 @@ def submit(
     Raises ConfigError (nothing was created) for a bad configuration or an unusable directory.
     """
     config = load_run_config(config_path, overrides, command)
-    config = msgspec.structs.replace(config, cluster=resolve_cluster(config))
+    config = _settled(config)
     run = RunDir(Path(os.path.abspath(run_dir or RUNS / config.name)))
     make_cluster(config, run, "dry-run")
     _refuse_existing(run)
@@ -79,6 +80,14 @@ def submit(
     create(run, config)
     say(f"run {config.name}: {run.root}")
     return start(run, seat=seat, detach=detach, say=say)
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    """What depends on where we are now (the cluster found, a relative path) is settled for good."""
+    checkpoint = config.checkpoint
+    if checkpoint.dir:
+        checkpoint = msgspec.structs.replace(checkpoint, dir=os.path.abspath(checkpoint.dir))
+    return msgspec.structs.replace(config, cluster=resolve_cluster(config), checkpoint=checkpoint)
 
 
 def start(run: RunDir, *, seat: str, detach: bool, say: Say = say) -> int:
@@ -166,7 +175,7 @@ def _write_term(run: RunDir, events: Sequence[AnyEvent], why: str) -> None:
     lease = try_acquire(run, info)
     if lease is None:
         raise UsageError(f"{run.root}: a supervisor owns this run; `trainctl status {run.root}`")
-    read_term, read_seq = read_journal(run).last
+    read_term, read_seq = read_past(run, lease, SystemClock(), Files(), say).last
     journal = JournalWriter(run, lease.term, SystemClock(), boot_id(), Files())
     journal.append(
         SupervisorStarted(
@@ -176,7 +185,7 @@ def _write_term(run: RunDir, events: Sequence[AnyEvent], why: str) -> None:
     for event in events:
         journal.append(event)
     journal.append(LeaseReleased(reason=why))
-    lease.release(why)
+    lease.release(why, journal.seq)
 
 
 def _refuse_existing(run: RunDir) -> None:

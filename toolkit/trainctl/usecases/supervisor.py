@@ -20,7 +20,7 @@ from trainctl.base.clock import Clock, SystemClock, boot_id
 from trainctl.base.config import RunConfig, load_run_config
 from trainctl.base.files import Files
 from trainctl.base.rundir import RunDir
-from trainctl.model.errors import ConfigError, LeaseLost
+from trainctl.model.errors import ConfigError, LeaseLost, StorageError
 from trainctl.model.events import AnyEvent, LeaseReleased, SupervisorLost, SupervisorStarted
 from trainctl.model.outcome import END_EXIT_CODES
 from trainctl.policy.evolve import fold
@@ -31,6 +31,7 @@ from trainctl.usecases.interrupts import Interrupts
 from trainctl.usecases.kit import Kit
 from trainctl.usecases.loop import Loop
 from trainctl.usecases.narrate import line_of
+from trainctl.usecases.past import read_past
 from trainctl.usecases.worlds import limits_of, make_cluster, make_pager
 
 STANDBY_S = 0.5
@@ -86,6 +87,9 @@ def supervise(
                 return _hold(run, config, lease, seat, interrupts, tools, say)
             except LeaseLost as lost:
                 say(f"{lost}; standing by")
+            except StorageError as error:
+                lease.release("cannot read or write the run directory")
+                say(f"{error}; standing by")
 
 
 def _win_or_wait(
@@ -99,27 +103,45 @@ def _win_or_wait(
     standby = Standby(run, _info(seat), clock=tools.clock, files=tools.files)
     announced = ""
     while True:
-        if _has_ended(run) or interrupts.count:
+        if interrupts.count:
             return None
+        try:
+            if _has_ended(run, tools.files):
+                return None
+        except StorageError as error:
+            announced = _say_once(f"waiting for storage: {error}", announced, say)
+            tools.clock.sleep(STANDBY_S)
+            continue
         lease = standby.poll()
         if lease is not None:
             return lease
-        view = read_lease(run, files=tools.files)
-        holder = f"{view.info.host}:{view.info.pid} (term {view.term})" if view else ""
-        if holder and holder != announced and not view_is_released(view):
-            say(f"standing by: {holder} owns the run")
-            announced = holder
+        if standby.error:
+            announced = _say_once(f"waiting for storage: {standby.error}", announced, say)
+        elif holder := _holder(run, tools.files):
+            announced = _say_once(f"standing by: {holder} owns the run", announced, say)
         tools.clock.sleep(STANDBY_S)
 
 
-def view_is_released(view: object) -> bool:
-    """Whether a lease view says that its holder gave the run up in order."""
-    return bool(getattr(view, "released", False))
+def _say_once(line: str, before: str, say: Say) -> str:
+    if line != before:
+        say(line)
+    return line
 
 
-def _has_ended(run: RunDir) -> bool:
+def _holder(run: RunDir, files: Files) -> str:
+    """Who owns the run; "" where nobody does or it cannot be read."""
+    try:
+        view = read_lease(run, files=files)
+    except StorageError:
+        return ""
+    if view is None or view.released or not view.info.pid:
+        return ""
+    return f"{view.info.host}:{view.info.pid} (term {view.term})"
+
+
+def _has_ended(run: RunDir, files: Files) -> bool:
     """Whether the journal's last word is the run's end and nobody has resumed it since."""
-    return fold(read_journal(run).events).phase is Phase.ENDED
+    return fold(read_journal(run, files).events).phase is Phase.ENDED
 
 
 def _code_of(run: RunDir) -> int:
@@ -142,7 +164,7 @@ def _hold(
 ) -> int:
     """One term: fold what is known, live, and give the run up in order."""
     lease.start()
-    past = read_journal(run)
+    past = read_past(run, lease, tools.clock, tools.files, lambda text: say(f"warning: {text}"))
     for warning in past.warnings:
         say(f"warning: journal: {warning}")
     state = fold(past.events)
@@ -194,7 +216,7 @@ def _hold(
     state = loop.live()
     say(ending_line(state, run.root))
     loop.record(LeaseReleased(reason=str(state.end or "observed")))
-    lease.release(str(state.end or "observed"))
+    lease.release(str(state.end or "observed"), journal.seq)
     return END_EXIT_CODES[state.end] if state.end else 0
 
 
