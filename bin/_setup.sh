@@ -131,6 +131,8 @@ install_package() { # built by the pinned tools, so without pip's own environmen
   say "installing the package and its tools"
   pip_install -c "$pins" "${own[@]}" hatchling editables
   pip_install -c "$pins" "${own[@]}" --no-build-isolation -e "${ROOT}[dev]"
+  # An editable package is not compiled by pip, and agents start as often as attempts do.
+  "$VENV/bin/python" -m compileall -q "$ROOT/toolkit/trainctl" || say "the package could not be compiled ahead"
 }
 
 make_venv() {

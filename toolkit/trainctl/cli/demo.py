@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainctl.cli.options import AsJson
+from trainctl.cli.options import AsJson, DryRun
 
 if TYPE_CHECKING:
     from trainctl.usecases.demo import DemoReport
@@ -28,6 +28,7 @@ def command(
         int | None, typer.Option("--steps", metavar="N", min=1, help="Steps to train.")
     ] = None,
     as_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> int:
     """
     Train twice on this machine, undisturbed and under injected faults, and compare, bit for bit.
@@ -37,7 +38,11 @@ def command(
     import sys
 
     from trainctl.cli.output import print_json, print_line
-    from trainctl.usecases.demo import demo
+    from trainctl.usecases.demo import demo, plan_of
+
+    if dry_run:
+        print_line(plan_of(tuple(inject or ()), run_dir, steps))
+        return 0
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -115,8 +115,8 @@ def demo(
     Raises ConfigError where torch is missing or `run_dir` exists.
     """
     _need_torch()
-    faults = parse_faults(list(inject)) if inject else FAULTS
-    base = (run_dir or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}").absolute()
+    faults = _faults(inject)
+    base = _base(run_dir)
     if base.exists():
         raise ConfigError(f"{base}: exists already; --run-dir names another place")
     steps = steps or STEPS
@@ -125,6 +125,23 @@ def demo(
     tell(f"the same with faults: {', '.join(faults) or 'none'}; {SPARES} spare")
     faulted = _run(RunDir(base / "faulted"), faults, steps, PACE_S, tell)
     return _compare(undisturbed, faulted)
+
+
+def plan_of(inject: Sequence[str], run_dir: Path | None, steps: int | None) -> str:
+    """What `demo` would do, in a line."""
+    faults = ", ".join(_faults(inject)) or "no fault"
+    return (
+        f"would train {steps or STEPS} steps on {NODES} local nodes twice, undisturbed and with "
+        f"{SPARES} spare under {faults}, in {_base(run_dir)}"
+    )
+
+
+def _faults(inject: Sequence[str]) -> tuple[Fault, ...]:
+    return parse_faults(list(inject)) if inject else FAULTS
+
+
+def _base(run_dir: Path | None) -> Path:
+    return (run_dir or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}").absolute()
 
 
 class _Ran(msgspec.Struct, frozen=True):
