@@ -38,7 +38,7 @@ LOCAL_ENV = {
     "GLOO_SOCKET_IFNAME": "lo",
     # Cells are on a local disk and nodes are few: see more, sooner.
     "TRAINCTL_CELL_PERIOD_S": "1",
-    "TRAINCTL_CONTROL_PERIOD_S": "0.05",
+    "TRAINCTL_CONTROL_PERIOD_S": "0.03",
 }
 """What agents and ranks on local nodes find set, unless the step says otherwise."""
 
