@@ -48,7 +48,7 @@ def ending_text(
         return f"{root}: not ended ({phase}) · next: trainctl status {run}"
     at = f" at step {step}" if end is EndKind.FINISHED and step >= 0 else ""
     what, why = _WHAT[end], _line(reason)
-    if why.startswith(what):
+    if end is not EndKind.FINISHED and why.startswith(what):
         what, why = why, ""
     parts = [f"{root}: {what}{at}"]
     if end is not EndKind.FINISHED:

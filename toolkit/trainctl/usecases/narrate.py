@@ -65,5 +65,11 @@ def _text(event: AnyEvent) -> str | None:  # noqa: C901, PLR0912 — one case an
             return f"paged: {event.message}"
         case ev.PageFailed():
             return f"the page could not be sent: {event.error}"
+        case ev.RunFinished():
+            return f"the run has finished at step {event.step}"
+        case ev.RunStopped():
+            return f"the run has stopped: {event.reason}"
+        case ev.RunResumed():
+            return f"resumed by {event.by or 'somebody'}"
         case _:
             return None
