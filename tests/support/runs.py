@@ -5,6 +5,7 @@ Make a run, start supervisors for it as processes, wait for its events: what tes
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.adapters.journal import read_journal
+from trainctl.adapters.local_nodes import state_root
 from trainctl.base.config import (
     CheckpointConfig,
     DetectConfig,
@@ -157,6 +159,8 @@ class Supervisors:
             kill_all(
                 [who for who, _ in own_processes_with({"TRAINCTL_RUN_ID": created.run_id})], 5.0
             )
+            # Nodes that were killed leave their memory behind.
+            shutil.rmtree(state_root() / created.run_id, ignore_errors=True)
 
 
 @contextmanager

@@ -44,10 +44,11 @@ class Journal:
     """
     What stands in the journal of a run.
 
-    events:   what is folded, in order. unknown:  whole lines that this version cannot read, in
-    order; counted, never acted on. void:     appended by ousted holders after the takeover, or
-    under a number that was taken. warnings: each once; nothing in them stops anybody. last:
-    (term, seq) of the last whole line, (0, 0) without one: what `supervisor_started` says.
+    - `events`: what is folded, in order.
+    - `unknown`: whole lines that this version cannot read, in order; counted, never acted on.
+    - `void`: appended by ousted holders after the takeover, or under a number that was taken.
+    - `warnings`: each once; nothing in them stops anybody.
+    - `last`: (term, seq) of the last whole line, (0, 0) without one: for `supervisor_started`.
     """
 
     events: tuple[AnyEvent, ...] = ()

@@ -3,8 +3,9 @@ The lease: who may act on a run, as numbered terms on a shared file system.
 
     claim:   create NNNN.ousted (anybody may) → create NNNN (O_EXCL: one wins)
              → mark every earlier term ousted → write NNNN → act
-    hold:    rewrite NNNN every 2 s; not renewed for 6 s, or marked ousted → never act again stand
-    by: NNNN read, again and again, without a change for 12 s, or marked released → claim NNNN+1
+    hold:    rewrite NNNN every 2 s; not renewed for 6 s, or marked ousted → never act again
+    stand by: NNNN read, again and again, without a change for 12 s, or marked released
+             → claim NNNN+1
 
 Why two cannot act at once. A holder counts its 6 s from the *beginning* of its last renewal that
 came through; a standby counts its 12 s from the *end* of the reading that first showed that

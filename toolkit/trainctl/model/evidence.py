@@ -69,15 +69,17 @@ class Findings(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     All that was gathered of one attempt: the input of `policy.blame.judge`.
 
-    seats:      node name of each node rank, in order.
-    stop:       value of the stop outcome that had been asked of this attempt, else "".
-    done_step:  step of the trainer's done marker, None without one.
-    uses_train: the trainer beats through `trainctl.train`, so a missing done marker means
-    something. exits:      the ranks' ends, as far as seen; at most 256, the failures first. world:
-    number of ranks that should have run. clean:      number of ranks that exited with 0.
-    nodes_gone: nodes that the cluster says are dead. silent:     nodes whose agent never wrote its
-    cell in this attempt. launch_error: why the launch failed, "" when ranks started. notes:
-    whatever else was seen (torchrun's own exit, a full disk, an agent's refusal).
+    - `seats`: the node name of each node rank, in order.
+    - `stop`: value of the stop outcome that had been asked of this attempt, else "".
+    - `done_step`: step of the trainer's done marker, None without one.
+    - `uses_train`: the trainer beats through `trainctl.train`, so no done marker means something.
+    - `exits`: the ranks' ends, as far as seen; at most 256, the failures first.
+    - `world`: number of ranks that should have run.
+    - `clean`: number of ranks that exited with 0.
+    - `nodes_gone`: nodes that the cluster says are dead.
+    - `silent`: nodes whose agent never wrote its cell in this attempt.
+    - `launch_error`: why the launch failed, "" when ranks started.
+    - `notes`: whatever else was seen (torchrun's own exit, a full disk, an agent's refusal).
     """
 
     attempt: int

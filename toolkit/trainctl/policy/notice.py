@@ -45,16 +45,15 @@ class AttemptView:
     """
     One look at a running attempt.
 
-    agents:       the state cell of each node that could be read and was ever written.
-    gone:         nodes of which the cluster is sure that they are dead.
-    vanished:     nodes where the cluster says that our step ended, and the cell read after that
-    still
-                  does not say so: the agent died without a word.
-    lines:        lines of trainer.jsonl not seen before.
-    age_ms:       time since the launch, by this supervisor's monotonic clock (since it adopted the
-                  attempt, if that was later).
-    since_progress_ms: time since the last `progressed` of this holder.
-    launch_limit_ms: an agent that never wrote its cell by then makes the launch a failed one.
+    - `agents`: the state cell of each node that could be read and was ever written.
+    - `gone`: nodes of which the cluster is sure that they are dead.
+    - `vanished`: nodes where the cluster says that our step ended, and the cell read after that
+      still does not say so: the agent died without a word.
+    - `lines`: lines of trainer.jsonl not seen before.
+    - `age_ms`: time since the launch, by this supervisor's monotonic clock (since it adopted the
+      attempt, if that was later).
+    - `since_progress_ms`: time since the last `progressed` of this holder.
+    - `launch_limit_ms`: an agent that never wrote its cell by then makes the launch a failed one.
     """
 
     agents: Mapping[str, AgentState]
